@@ -223,7 +223,9 @@ def inside(file: Path, folder: Path) -> Path:
     In the local cache of the Hugging Face hub the files of a snapshot are links into the repository's own `blobs`.
     """
     root, real = folder.resolve(), file.resolve()
-    homes = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    # The folder may be one within the snapshot.
+    snapshots = [place for place in (root, root.parent) if place.parent.name == "snapshots"]
+    homes = [root, *(place.parent.parent / "blobs" for place in snapshots)]
     if not any(real.is_relative_to(home) for home in homes):
         raise CheckpointError(
             f"{file}: is a link to {real}, outside of its folder; copy the file there if you trust it"

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from anyformer.families.family import families
+from anyformer.families.towers import TOWERS
 
 PLACE = Path(__file__).parents[1] / "anyformer" / "families" / "public_keys.json"
 CONFIGS = ("configuration_utils.py", "modeling_rope_utils.py", "integrations/heterogeneity/configuration_utils.py")
@@ -129,9 +130,8 @@ def names_of(files: Iterable[Path], root: Path) -> set[str]:
     return {name for name in found | halves if name.isidentifier() and not name.startswith("__")}
 
 
-def folders(root: Path) -> dict[str, Path]:
+def folders(root: Path, wanted: Iterable[str]) -> dict[str, Path]:
     """Public class -> the module that defines it."""
-    wanted = {family.architectures[0] for family in families()}
     found: dict[str, Path] = {}
     for file in sorted((root / "models").glob("*/modeling_*.py")):
         text = file.read_text(encoding="utf-8")
@@ -144,10 +144,12 @@ def table() -> dict[str, object]:
     root = library()
     shared = names_of((root / name for name in (*CONFIGS, *SHARED)), root)
     classes: dict[str, list[str]] = {}
-    for name, file in sorted(folders(root).items()):
+    for name, file in sorted(folders(root, {each.architectures[0] for each in (*families(), *TOWERS)}).items()):
         config = file.with_name(file.name.replace("modeling_", "configuration_"))
         classes[name] = sorted(names_of((file, config), root) - shared)
-    return {"transformers": version("transformers"), "every class": sorted(shared), "classes": classes}
+    # Those with other heads read the same names; that they exist is all that is noted.
+    tasks = sorted(folders(root, {f"{family.stem}For{end}" for family in families() for end in family.tasks}))
+    return {"transformers": version("transformers"), "every class": sorted(shared), "classes": classes, "tasks": tasks}
 
 
 def written() -> str:

@@ -55,12 +55,12 @@ def verdict(*, same: bool, otherwise: str = "differs") -> Text:
 
 
 def grid(names: Sequence[str], align: str, rows: Rows = (), *, gap: int = 2) -> Table:
-    """A table without lines below faint names; `align` has an l or an r for each column."""
+    """A table without lines below faint names; `align` has an l, an r or a w (left, and may wrap) for each column."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, gap, 0, 0))
     for side in align:
-        table.add_column(justify="right" if side == "r" else "left", no_wrap=True)
+        table.add_column(justify="right" if side == "r" else "left", no_wrap=side != "w")
     for row in ([text(name, "dim") for name in names], *rows):
         table.add_row(*row)
     return table

@@ -1,8 +1,10 @@
-"""`anyformer zoo`: the published models that are known by name.
+"""`anyformer zoo`: the published models that are known by name, and the types of checkpoints that can be read.
 
 anyformer zoo
 anyformer zoo alibi
 anyformer zoo --json
+anyformer zoo --families
+anyformer zoo --families moe
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from anyformer.cli.terminal import console, grid, show, text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from anyformer.explain.family_table import PublishedType
     from anyformer.explain.zoo_table import Entry
 
 SHORT = {"decoder": "dec", "encoder": "enc", "encoder-decoder": "enc-dec"}
@@ -34,11 +37,18 @@ LAYOUTS = tuple(
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "filter", "only what has this in a name or a column, e.g. alibi", "FILTER", nargs="?", default="")
+    flag(parser, "--families", "every published type of text model and whether its checkpoints can be read")
     flag(parser, "--json", "everything as one JSON document")
 
 
 def _run(given: argparse.Namespace) -> int:
-    """List the presets."""
+    """List the presets, or the types."""
+    if given.families:
+        from anyformer.explain.family_table import family_table
+
+        types = family_table(given.filter)
+        show(given.json, lambda: {"types": [asdict(each) for each in types]}, _types_page(types))
+        return 0
     from anyformer.explain.zoo_table import undisclosed, zoo_table
 
     entries, missing = zoo_table(given.filter), undisclosed(given.filter)
@@ -68,6 +78,28 @@ def _page(entries: list[Entry], missing: dict[str, str], width: int) -> Iterator
         first = entries[0].name
         other = f"{first} {entries[1].name}" if len(entries) > 1 else f"{first} --set attention.kv_heads=1"
         yield text(f"\nNext: anyformer explain {first}, or anyformer diff {other}", "dim")
+
+
+def _types_page(types: list[PublishedType]) -> Iterator[RenderableType]:
+    read = [each for each in types if each.family is not None]
+    table, topology = grid(("type", "class", "state"), "llw"), ""
+    for each in read:
+        if each.topology != topology:
+            topology = each.topology
+            table.add_row(text(f"{topology}s", "underline"))
+        table.add_row(text(each.model_type, "bold"), text(each.architecture), text(each.said))
+    if read:
+        yield table
+    needs: dict[str, list[str]] = {}
+    for each in types:
+        if each.family is None:
+            needs.setdefault(each.why, []).append(each.model_type)
+    if needs:
+        yield text("\nnot supported, by what they need" if read else "not supported, by what they need", "underline")
+        yield grid(("", ""), "ww", ([text(need), text(", ".join(names), "bold")] for need, names in needs.items()))
+    count = {state: sum(each.state == state for each in types) for state in dict.fromkeys(each.state for each in types)}
+    yield text(f"\n{'; '.join(f'{number} {state}' for state, number in count.items())}.")
+    yield text("Next: docs/parity.md has the figures; anyformer verify parity FOLDER compares a checkpoint.", "dim")
 
 
 def _cells(entry: Entry) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from anyformer.explain.groups import Group, groups, place_of
 from anyformer.explain.words import file_of, join, leaf_words, number, settings, some, text_of, with_settings
 from anyformer.specs.axes import Dims, Leaf
-from anyformer.specs.embed_head import NoHead, RegressionHead, TokenEmbed, TokenHead
+from anyformer.specs.embed_head import NoHead, RegressionHead, SequenceHead, TokenEmbed, TokenHead
 from anyformer.specs.formulas import evaluate
 from anyformer.specs.layer import Attention, HeadNorm, Layer, Placement, Topology
 from anyformer.specs.model import ModelSpec
@@ -267,9 +267,10 @@ def _temperature(g: Group) -> Choice:
     t = g.layer.attention.temperature
     if t is None:
         return NONE
+    place = f"(p + {t.offset})" if t.offset else "p"
     equation = {
-        "log1p": f"q_p (1 + {number(t.strength)} ln(1 + floor((p + 1) / {t.length})))",
-        "log_n": f"q_p max(1, ln(p + 1) / ln({t.length}))",
+        "log1p": f"q_p (1 + {number(t.strength)} ln(1 + floor({place} / {t.length})))",
+        "log_n": f"q_p max(1, ln{place if t.offset else '(p)'} / ln({t.length}))",
     }[t.kind]
     value, words = f"{t.kind}, length {t.length}", "Queries grow with their position."
     return Choice(key=t, value=value, words=words, equation=equation)
@@ -420,7 +421,11 @@ def _head(spec: ModelSpec) -> Choice:
 def _loss(spec: ModelSpec) -> Choice:
     if isinstance(spec.head, NoHead):
         return Choice(key=("none", spec.loss), value="none")
-    if isinstance(spec.head, RegressionHead):
+    problem = spec.head.problem if isinstance(spec.head, SequenceHead) else None
+    if problem == "multi":
+        words = "mean(-label log p - (1 - label) log(1 - p)), p = sigmoid(logits)"
+        return Choice(key=("bce", spec.loss), value="binary cross-entropy", equation=words)
+    if problem == "regression" or isinstance(spec.head, RegressionHead):
         return Choice(key=("mse", spec.loss), value="mean squared error", equation="mean((y - label)^2)")
     names, terms, target = ["cross-entropy"], "mean(-log p[label])", spec.loss.label_smoothing
     if target:

@@ -27,4 +27,4 @@ class Bert(like.BertLike, kind="bert"):
             whole(0), "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head"
         ),
     }
-    unread = (r"cls\.seq_relationship\.(weight|bias)",)
+    unread = like.NEXT_SENTENCE

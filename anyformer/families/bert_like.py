@@ -1,9 +1,12 @@
 """What BERT and its relatives share: the names of their keys and of their tensors."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, must, usual, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family
 from anyformer.families.statemap import Rule, StateMap, block_rules
 from anyformer.specs.embed_head import TokenHead
@@ -34,23 +37,33 @@ def keys(*, vocab: int, context: int, act: str = "gelu", **more: int) -> dict[st
     }
 
 
-PARTS = {
-    "q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value",
-    "o": "attention.output.dense", "attention_after": "attention.output.LayerNorm",
-    "up": "intermediate.dense", "down": "output.dense", "ffn_after": "output.LayerNorm",
-}  # fmt: skip
+LINEAR = {
+    **{"q": "attention.self.query", "k": "attention.self.key", "v": "attention.self.value"},
+    **{"o": "attention.output.dense", "up": "intermediate.dense", "down": "output.dense"},
+}
+PARTS = LINEAR | {"attention_after": "attention.output.LayerNorm", "ffn_after": "output.LayerNorm"}
+"""What the parts of a layer are called: all but its norms, and all."""
+NEXT_SENTENCE = (r"cls\.seq_relationship\.(weight|bias)",)
+"""The head that is trained beside the masked-LM head, and that no logit depends on."""
 
 
 class BertLike(Family):
     """BERT's tensors, of which a family says how some are called."""
 
-    body: ClassVar[str] = "bert"
-    """What the class calls all but the head."""
+    body = "bert"
+    tasks = tasks.BERT
     head: ClassVar[tuple[str, str, str]] = ("cls.predictions", "transform.dense", "transform.LayerNorm")
     """Names of the masked-LM head, of its layer and of its norm."""
-    parts: ClassVar[dict[str, str]] = PARTS
-    """Names of the parts of a layer."""
-    table: ClassVar[str] = "positions.0.table"
+    output: ClassVar[str] = ""
+    """Name of the output matrix and of its only bias, if they are no part of the head."""
+    layers: ClassVar[str] = "encoder.layer"
+    parts: ClassVar[Mapping[str, str]] = PARTS
+    """What the class calls its list of layers, within the body, and the parts of each."""
+    embedding_norm: ClassVar[str] = "embeddings.LayerNorm"
+    """What it calls the norm of the embeddings, within the body."""
+    final: ClassVar[str] = ""
+    """What it calls the norm after the last layer, within the body; empty: it has none."""
+    positions: ClassVar[str] = "positions.0.table"
     """Where the stack keeps the table of positions."""
     unread: ClassVar[tuple[str, ...]] = ()
     """Patterns of further tensors that no logit depends on."""
@@ -65,24 +78,27 @@ class BertLike(Family):
         stack, front = spec.stacks[-1].name, f"{cls.body}.embeddings"
         head, dense, norm = cls.head
         tied = isinstance(spec.head, TokenHead) and spec.head.tied
+        out, table = cls.output or f"{head}.decoder", f"{front}.word_embeddings.weight"
         # The bias is stored twice. Where nothing is tied the class adds the second, and has no use for the first.
-        used, other = f"{head}.bias", f"{head}.decoder.bias"
-        if not tied:
+        used, other = f"{head}.bias", f"{out}.bias"
+        if not tied or cls.output:
             used, other = other, used
+        twice = {} if cls.output else {other: used}
         return StateMap(
             rules=(
-                Rule(f"{front}.word_embeddings.weight", "embed.tokens.weight"),
+                Rule(table, "embed.tokens.weight"),
                 Rule(f"{front}.token_type_embeddings.weight", "embed.types.weight"),
-                Rule(f"{front}.position_embeddings.weight", f"{stack}.{cls.table}"),
-                Rule(f"{front}.LayerNorm.{{p}}", f"{stack}.embedding_norm.{{p}}"),
+                Rule(f"{front}.position_embeddings.weight", f"{stack}.{cls.positions}"),
+                Rule(f"{cls.body}.{cls.embedding_norm}.{{p}}", f"{stack}.embedding_norm.{{p}}"),
                 *cls.rules(spec),
-                *block_rules(f"{cls.body}.encoder.layer.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),
+                *block_rules(f"{cls.body}.{cls.layers}.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),
+                Rule(f"{cls.body}.{cls.final}.{{p}}", f"{stack}.final_norm.{{p}}"),
                 Rule(f"{head}.{dense}.{{p}}", "head.dense.{p}"),
                 Rule(f"{head}.{norm}.{{p}}", "head.norm.{p}"),
-                Rule(f"{head}.decoder.weight", "head.weight"),
+                Rule(f"{out}.weight", "head.weight"),
                 Rule(used, "head.bias"),
             ),
-            copies={f"{head}.decoder.weight": f"{front}.word_embeddings.weight", other: used} if tied else {},
+            copies={f"{out}.weight": table, **twice} if tied else {},
             ignored=(
                 rf"({cls.body}\.)?embeddings\.(position_ids|token_type_ids)",
                 rf"({cls.body}\.)?pooler\.dense\.(weight|bias)",
@@ -92,3 +108,20 @@ class BertLike(Family):
             prefix=f"{cls.body}.",
             renamed={".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"},
         )
+
+
+class NarrowBertLike(BertLike):
+    """BERT whose tables may be narrower than the model: token types and the norm stand before the projection.
+
+    The key of their width is `embed_width`.
+    """
+
+    @classmethod
+    def read(cls, c: Values) -> dict[str, Any]:
+        found = super().read(c)
+        narrow = found["embed.width"] is not None
+        return found | {"embed.project": "last" if narrow else "first", "embed.project_bias": narrow}
+
+    @classmethod
+    def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
+        return (Rule(f"{cls.body}.embeddings_project.{{p}}", f"{spec.stacks[-1].name}.project.{{p}}"),)

@@ -3,20 +3,25 @@
 from dataclasses import replace
 from typing import Any
 
+from anyformer.families import llama_like as like
 from anyformer.families.config_keys import each, flag, must, usual, whole
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
 from anyformer.families.statemap import PerHead, Rule, decoder_map
 
-MEGATRON = {
-    "up": "mlp.dense_h_to_4h",
-    "down": "mlp.dense_4h_to_h",
-    "attention_inner": "input_layernorm",
-    "ffn_inner": "post_attention_layernorm",
-    "final": "ln_f",
-}
-"""Parts that GPT-NeoX and Falcon call as BLOOM does, nearly all."""
 
+def megatron(attention: str) -> dict[str, str]:
+    """The parts of a block in families that were trained with Megatron's code, by what they call the attention."""
+    return like.PRE_NORMS | {
+        "qkv": f"{attention}.query_key_value",
+        "o": f"{attention}.dense",
+        "up": "mlp.dense_h_to_4h",
+        "down": "mlp.dense_4h_to_h",
+    }
+
+
+MEGATRON = megatron("self_attention") | {"tokens": "word_embeddings", "final": "ln_f"}
+"""The parts of BLOOM and of Falcon."""
 
 SHARED: dict[str, Any] = {"vocab": 250880, "ids.bos": 1, "ids.eos": [2], "ids.pad": 3}
 
@@ -58,7 +63,7 @@ class Bloom(Family, kind="bloom"):
     }
     tensors = decoder_map(
         "transformer.h",
-        MEGATRON | {"qkv": "self_attention.query_key_value", "o": "self_attention.dense", "tokens": "word_embeddings"},
+        MEGATRON,
         Rule("transformer.word_embeddings_layernorm.{p}", "decoder.embedding_norm.{p}"),
         op=PerHead(),
     )

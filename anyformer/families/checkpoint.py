@@ -9,21 +9,34 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
-from anyformer.families.statemap import Entry, StateMap, uncovered
+from anyformer.families.quantization import quantization_of
+from anyformer.families.shards import (
+    CONFIG,
+    CONFIG_BYTES,
+    INDEX,
+    SENTENCE,
+    SINGLE,
+    Shards,
+    headers_of,
+    opened,
+    read_json,
+)
+from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from anyformer.model.model import Model
+    from anyformer.parts.quantized import Numbers
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
@@ -36,8 +49,15 @@ TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
-    """The family and the spec of a published checkpoint, from its config.json."""
+    """The family and the spec of a published checkpoint, from its config.json.
+
+    Folders of sentence-transformers hold a body, though the config of many still names the class that it was taken from.
+    """
     config, family = read_json(folder / CONFIG, CONFIG_BYTES), family_in(folder, ignore_keys)
+    if family.bodies and any((folder / name).is_file() for name in SENTENCE):
+        config |= {"architectures": [family.bodies[0]]}
+    if family.tower is not None:
+        config = family.tower.settled(config, shapes_in(folder))
     return family, family.spec_from(config, str(folder / CONFIG), ignore_keys)
 
 
@@ -51,15 +71,25 @@ def family_in(folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     return recognised(config, folder, ignore_keys) if nameless else family_of(config, str(folder / CONFIG))
 
 
+def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Stored names and shapes of a checkpoint; none where it can't be read."""
+    try:
+        return {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
+    except CheckpointError:
+        return {}
+
+
+def shapes_of(stored: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of tensors; no file is read for them."""
+    return stored.shapes if isinstance(stored, Shards) else {name: tuple(t.shape) for name, t in stored.items()}
+
+
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     """The one family that a config and tensors without a name can belong to; the folder's name counts for nothing.
 
     Of several, all must mean the same model, or one only be as old as such files are. A refusal says what to write.
     """
-    try:
-        stored = {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
-    except CheckpointError:
-        stored = {}
+    stored = shapes_in(folder)
     fitting: dict[type[Family], ModelSpec] = {}
     for family in sorted(families(), key=lambda family: family.second):
         kept = without(config, ignore_keys)
@@ -99,14 +129,52 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        entries = family.weights(spec).entries(spec)
-        model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
+        table = family.table(spec).layout(spec, shards.shapes)
+        entries = table.entries(spec)
+        model = empty_model(spec, place, dtype or default_dtype(place, shards.dtype_of(placed[entries[0].theirs])))
+        shards.dtype = next(model.parameters()).dtype
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
-            check_computed(family.weights(spec), shards, str(folder))
+            check_computed(table, shards, str(folder))
+        places = {name: file.header.tensors[name] for name, file in shards.files.items()}
+        say_left_out(table, {name: place.end - place.begin for name, place in places.items()}, str(folder))
     model.family = family.kind
     return model
+
+
+def stored_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> dict[str, Numbers]:
+    """Weights of a published checkpoint, by our names, that are stored in whole numbers which ours hold exactly."""
+    if quantization_of(read_json(folder / CONFIG, CONFIG_BYTES)) is None:
+        return {}
+    family, spec = described(folder, ignore_keys)
+    with opened(folder) as shards:
+        placed = matched(family, spec, shards.shapes, folder)
+        return numbers_in(family.table(spec).layout(spec, shards.shapes).entries(spec), placed, shards, kind)
+
+
+class StoredNumbers(Protocol):
+    """Tensors of which some may be whole numbers."""
+
+    def numbers(self, name: str, kind: str) -> Numbers | None:
+        """A weight in whole numbers of ours; None where ours can't hold it exactly."""
+        ...
+
+
+def numbers_in(
+    entries: Iterable[Entry], placed: Mapping[str, str], stored: StoredNumbers, kind: str
+) -> dict[str, Numbers]:
+    """Weights that are stored in whole numbers which ours hold exactly, by our names."""
+    made: dict[str, Numbers] = {}
+    for entry in entries:
+        held = placed.get(entry.theirs) if entry.op == JOINED else None
+        found = None if held is None else stored.numbers(held, kind)
+        at = 0
+        for name, shape in zip(entry.ours, entry.shapes, strict=True):
+            if found is not None:
+                made[name] = found.rows(at, at + shape[0])
+            at += shape[0]
+    return made
 
 
 def matched(
@@ -115,7 +183,7 @@ def matched(
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
-    table = family.weights(spec)
+    table = family.table(spec).layout(spec, stored)
     entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -150,12 +218,14 @@ def fill(
         held, first = placed[entry.theirs], parameters[entry.ours[0]]
         theirs = stored[held]
         if not theirs.is_floating_point():
-            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+            told = f"{CONFIG} has no quantization_config that says what its numbers stand for"
+            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}, and {told}")
         place = entry.op.place(first)
         straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
-        if straight and isinstance(stored, Shards) and not (place is first and lies_alone(first)):
+        file = stored.plain_file(held) if isinstance(stored, Shards) else None
+        if straight and file is not None and not (place is first and lies_alone(first)):
             # Past the view of the file, whose pages would stay in memory beside the copy.
-            stored.files[held].read_into(held, place.detach())
+            file.read_into(held, place.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
@@ -169,7 +239,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.weights(spec)
+    table = family.table(spec).layout(spec, shapes_of(stored))
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -214,6 +284,18 @@ def check_computed(table: StateMap, stored: Mapping[str, Tensor], where: str) ->
                 )
 
 
+def say_left_out(table: StateMap, sizes: Mapping[str, int], where: str) -> None:
+    """Say how much of a multimodal checkpoint is no part of the language model; `sizes` are bytes by name."""
+    others = re.compile("|".join(f"(?:{pattern})" for pattern in table.others) or r"(?!)")
+    if left := [name for name in sizes if others.fullmatch(name)]:
+        parts = sorted({re.sub(r"^(model\.)?(\w+).*", r"\1\2", name) for name in left})
+        total = sum(sizes[name] for name in left) / 1e6
+        warnings.warn(
+            f"{where}: this is the language model alone; left out: {len(left)} tensors, {total:,.1f} MB ({', '.join(parts)})",
+            stacklevel=4,
+        )
+
+
 def check_exportable(model: Model) -> None:
     """Refuse a quantised model: no file of a published class holds our whole numbers."""
     from anyformer.parts.quantized import is_quantized
@@ -231,7 +313,7 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
     check_exportable(model)
     parameters = dict(model.named_parameters())
     seen: set[tuple[str, ...]] = set()
-    for entry in family.weights(model.spec).written(model.spec):
+    for entry in family.table(model.spec).written(model.spec):
         tensor = entry.op.merge([parameters[name].detach() for name in entry.ours])
         # Files hold no two names of one memory.
         yield entry.theirs, tensor.clone() if entry.ours in seen else tensor
@@ -254,14 +336,16 @@ def family_for(
         except SpecError as error:
             found.append((family, error))
             continue
-        if not uncovered(spec, family.weights(spec).entries(spec)):
+        if not uncovered(spec, family.table(spec).entries(spec)):
             if kind is None and read_from not in (None, family.kind):
                 own = {other.kind: (other, error) for other, error in found}
                 why = f"a model of the family {read_from!r}, which is not known here"
                 if read_from in own:
                     other, error = own[read_from]
                     why = f"{other.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
-                warnings.warn(f"model: was read from {why}; it is written as {family.architectures[0]}", stacklevel=3)
+                warnings.warn(
+                    f"model: was read from {why}; it is written as {config['architectures'][0]}", stacklevel=3
+                )
             return family, config
     if not found:
         known = ", ".join(family.kind for family in families())
@@ -325,11 +409,14 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
-    for entry in family.weights(spec).written(spec):
-        size = math.prod(entry.shape) * itemsize
-        if groups[-1] and sum(groups[-1].values()) + size > most:
+    held, inventory = 0, weights(spec)
+    for entry in family.table(spec).written(spec):
+        size = math.prod(entry.shape) * (max(itemsize, 4) if inventory[entry.ours[0]].exact else itemsize)
+        if groups[-1] and held + size > most:
             groups.append({})
+            held = 0
         groups[-1][entry.theirs] = size
+        held += size
     return groups
 
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from anyformer.errors import nearest
 from anyformer.families.config_values import DERIVED, Values
+from anyformer.families.quantization import KEYS, refusal
 from anyformer.specs.axes import Dims
 from anyformer.specs.codec import fields_of
 from anyformer.specs.formulas import evaluate
-from anyformer.specs.layer import Layer
+from anyformer.specs.layer import Layer, NormPlacement
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import Stack
 
@@ -24,6 +25,7 @@ ACTIVATIONS: dict[str, dict[str, str]] = {
         "gelu_tanh": "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_fast",
         "gelu_quick": "quick_gelu",
         "silu": "silu swish",
+        "tanh": "tanh",
     }.items()
     for name in names.split()
 }
@@ -66,7 +68,8 @@ class SpecView(NamedTuple):
         if not node:
             return getattr(self.spec, name)
         owner = getattr(self.layer if node in fields_of(Layer) else self.spec, node)
-        value: Any = getattr(owner.leaf if node == "norm" else owner, name, default)
+        leaf = node == "norm" and name not in fields_of(NormPlacement)
+        value: Any = getattr(owner.leaf if leaf else owner, name, default)
         return evaluate(value, self.dims.names()) if name == "scale" else value
 
 
@@ -93,6 +96,8 @@ class Key:
     """Whether null is a value of its own."""
     only: tuple[Any, ...] = ()
     """The values that we can express, if not all."""
+    refuses: Callable[[Any], str | None] = lambda value: None
+    """Why a value that fits can't be read."""
     sets: tuple[str, ...] = ()
     """Fields of a spec, by dotted names. The first of several keys that set a field is written, from the first of its
     fields; the others are older names of it, and count where they are given."""
@@ -174,7 +179,7 @@ def divisor(default: float, sets: str) -> Key:
     """A finite number by which something is divided."""
     read = _field(
         sets,
-        default,
+        1 / default,
         lambda value, _: 1.0 if value == 1 else f"1/{float(value)}",
         lambda value: float(f"{1 / value:.10g}"),
     )
@@ -295,7 +300,7 @@ def required(default: bool, why: str, wanted: str = "") -> Key:
     return replace(flag(default), read=read, write=None if default else lambda view: True)
 
 
-def embed_width() -> Key:
+def embed_width(default: int | None = None) -> Key:
     """The width of the table of tokens, unless it is the model's."""
 
     def read(c: Values, name: str) -> Mapping[str, Any]:
@@ -304,7 +309,7 @@ def embed_width() -> Key:
             c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
         return {"embed.width": narrow}
 
-    return replace(whole(None), read=read, write=lambda view: view.spec.embed_width)
+    return replace(whole(default), read=read, write=lambda view: view.spec.embed_width)
 
 
 def must(*values: Any) -> Key:
@@ -320,7 +325,7 @@ COMMON: dict[str, Key] = {
     "cross_attention_hidden_size": must(None),
     "tie_encoder_decoder": must(False, None),
     "pruned_heads": must(None, {}),
-    "quantization_config": must(None),
+    **each(replace(TABLE, refuses=refusal), *KEYS),
     **usual(bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "decoder_start_token_id": whole(None),
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,8 @@ class Values(dict[str, Any]):
         self.given = frozenset(config)
         self.passed: list[str] = []
         """Keys that the public class never reads."""
+        self.bare = False
+        """Whether the class has no head."""
         super().__init__({name: key.default for name, key in keys.items()})
         for name, value in config.items():
             if name not in keys:
@@ -114,6 +116,8 @@ class Values(dict[str, Any]):
                 self.refuse(name, f"{value!r} changes what the model computes in a way that a spec can't say", key.what)
             elif not key.null if value is None else not key.fits(value):
                 problems.add(name, f"{value!r} is not {key.what}")
+            elif value is not None and (why := key.refuses(value)):
+                problems.add(name, why)
             else:
                 self[name] = value
 
@@ -141,11 +145,15 @@ class Values(dict[str, Any]):
                 found[path] = None
         return found
 
-    def take(self, where: str, inner: Values) -> None:
-        """Note what was found in a nested table, which goes by the same rules."""
-        self.passed += [f"{where}.{name}" for name in inner.passed]
+    def take(self, where: str, inner: Values, beside: Collection[str] = ()) -> None:
+        """Note what was found in a nested table, which goes by the same rules; keys of `beside` stand outside of it."""
+
+        def placed(path: str) -> str:
+            return f"{where}.{path}" if where and path.partition(".")[0] not in beside else path
+
+        self.passed += map(placed, inner.passed)
         for path, message in inner.problems.found:
-            self.problems.add(f"{where}.{path}", message)
+            self.problems.add(placed(path), message)
 
     def refuse(self, name: str, why: str, wanted: str = "") -> None:
         """Note a value that can't be expressed."""

@@ -119,9 +119,7 @@ class Falcon(Family, kind="falcon"):
         two = spec.stacks[-1].layers[0].block.wiring == "parallel2"
         return decoder_map(
             "transformer.h",
-            MEGATRON
-            | {"qkv": "self_attention.query_key_value", "o": "self_attention.dense", "tokens": "word_embeddings"}
-            | ({"attention_inner": "ln_attn", "ffn_inner": "ln_mlp"} if two else {}),
+            MEGATRON | ({"attention_inner": "ln_attn", "ffn_inner": "ln_mlp"} if two else {}),
             op=PerHead(),
             ignored=(r"(transformer\.)?h\.\d+\.self_attention\.(rotary_emb|maybe_rotary)\.inv_freq",),
         )

@@ -15,13 +15,16 @@ from typing import Any, ClassVar
 
 from anyformer.errors import InputError, SpecError
 from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
-from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
-from anyformer.families.key_groups import KeyGroup
+from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, public_keys, read_by, without
+from anyformer.families.key_groups import LAYERS, Arrangement, KeyGroup, crossed
 from anyformer.families.statemap import StateMap
+from anyformer.families.tasks import DECODER, Task
+from anyformer.families.towers import Tower, inside, tower_of
+from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
 from anyformer.specs.codec import Problems, flatten, write
-from anyformer.specs.embed_head import TokenEmbed, TokenHead
+from anyformer.specs.embed_head import NoHead, TokenEmbed, TokenHead
 from anyformer.specs.formulas import Scale, evaluate
 from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
@@ -193,47 +196,86 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
-class Family(OpenAxis, axis="family", leaves="anyformer.families"):
-    """Base of the families."""
+OWN = ("presets", "model_type", "also_types", "before_types", "coded", "exempt")
+"""What a family does not take over from a relative that it is derived from."""
 
-    base: ClassVar[Mapping[str, Any]]
+
+class Family(OpenAxis, axis="family", leaves="anyformer.families"):
+    """Base of the families.
+
+    One that differs from another in names and defaults is derived from it, and says what it has otherwise.
+    """
+
+    base: ClassVar[dict[str, Any]]
     """What all models of the family share, as a spec's data; sizes come from the presets or from a config."""
     presets: ClassVar[tuple[Preset, ...]] = ()
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
+    tower: ClassVar[Tower | None] = None
+    """The multimodal class around it (see `inside`)."""
+    bodies: ClassVar[tuple[str, ...]] = ()
+    """Names of the public classes without a head, whose answer is the states; it writes the first. Unless given, the
+    public library's name for it; an encoder-decoder has none."""
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
+    coded: ClassVar[bool] = False
+    """Its classes were code beside the weights before the public library had them; files that name that code are read."""
     also_types: ClassVar[tuple[str, ...]] = ()
-    """What the type was called in older files."""
+    """Other types whose class it is too, or what the type was called in older files."""
     before_types: ClassVar[bool] = False
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
+    exempt: ClassVar[str] = ""
+    """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
+    encodes: ClassVar[bool] = False
+    """Some of its specs are encoders, though its base is none: a class that may be told to let tokens see later ones, or
+    one that is the encoder alone."""
     second: ClassVar[bool] = False
-    """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
-    keys: ClassVar[Mapping[str, Key]] = {}
+    """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
+    a family that is derived from another.
+    """
+    keys: ClassVar[dict[str, Key]] = {}
     """Those of `groups` are added to it."""
     groups: ClassVar[tuple[KeyGroup, ...]] = ()
     written_from: ClassVar[tuple[int, int]] = (-1, 0)
     """The stack and the layer in it that speak for all where keys are written."""
     tensors: ClassVar[StateMap]
     """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
+    tasks: ClassVar[Mapping[str, Task]] = DECODER
+    """What its classes with other heads are like, by the end of their names; those that the public library has count."""
+    stem: ClassVar[str] = ""
+    """What the names of those classes begin with; that of the first of `architectures`, unless given."""
+    body: ClassVar[str] = ""
+    """What they call all but the head, where a tensor of the head is found in it."""
     small: ClassVar[dict[str, Any]] = {}
     """A config of the smallest size at which everything of the family is in use. Sizes of `TINY` are added to it."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
+        if any(vars(relative).get("kind") for relative in cls.__mro__[1:]):
+            for name in OWN:
+                setattr(cls, name, vars(cls).get(name, getattr(Family, name)))
+            cls.second = vars(cls).get("second", True)
         cls.model_type = cls.model_type or cls.kind
+        if "architectures" in vars(cls) and "stem" not in vars(cls):
+            cls.stem = _stem(cls.architectures[0]) if cls.architectures else ""
+        if "architectures" in vars(cls) and "bodies" not in vars(cls):
+            two = cls.base.get("topology") == "encoder-decoder"
+            cls.bodies = () if two else (f"{cls.stem}Model",)
         if "keys" in vars(cls) or "groups" in vars(cls):
-            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
+            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
         for name, key in cls.keys.items():
             if key.default is not None or key.sets[:1] != ("context",):
                 firsts.setdefault(key.sets[0] if key.sets else name, name)
-        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | dict(cls.small)
+        # A relative's has sizes too, perhaps by other names.
+        own = "small" in vars(cls)
+        given = {name: value for name, value in cls.small.items() if own or name in COMMON or name in cls.keys}
+        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | given
 
     @classmethod
     def varied(cls, changes: Mapping[str, Any], source: str = "") -> ModelSpec:
         """The family's base with changes by dotted names."""
-        return ModelSpec.from_data(vary(ModelSpec, BASE | dict(cls.base), changes), source)
+        return ModelSpec.from_data(vary(ModelSpec, BASE | cls.base, changes), source)
 
     @classmethod
     def spec_from(cls, config: Mapping[str, Any], source: str = "", ignore_keys: Sequence[str] = ()) -> ModelSpec:
@@ -258,14 +300,70 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return spec
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> tuple[dict[str, Any], Values]:
-        """What a config has otherwise than the family's base, and its values with all problems."""
+    def parse(cls, config: Mapping[str, Any], reader: str = "") -> tuple[dict[str, Any], Values]:
+        """What a config has otherwise than the family's base, and its values with all problems.
+
+        `reader` is the public class that reads it, unless that is the family's own.
+        """
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        values = Values(without(config, [REMOTE]), COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
+        task = cls.task_in(config)
+        keys = COMMON | cls.keys | ({} if task is None else task.all_keys())
+        values = Values(without(config, [REMOTE]), keys, problems, read_by(reader or cls.architectures[0]))
+        values.bare = cls.is_body(config)
         own = {} if problems.found else cls.read(values)
+        if own and task is not None:
+            own = cls.with_task(task, values, own)
+            own |= {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
+        if own and values.bare:
+            own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
+            own |= {"head": {"kind": NoHead.kind}} | {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
         return (read_ids(values, own["vocab"]) | own if own else own), values
+
+    @classmethod
+    def task_classes(cls) -> dict[str, Task]:
+        """Its classes with other heads, by name."""
+        named = {f"{cls.stem}For{end}": task for end, task in cls.tasks.items()}
+        return {name: task for name, task in named.items() if name in public_keys()["tasks"]}
+
+    @classmethod
+    def task_in(cls, config: Mapping[str, Any]) -> Task | None:
+        """The task of the class that a config names; None if it predicts tokens, or is the body alone."""
+        named, known = config.get("architectures"), cls.task_classes()
+        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        others = (*cls.architectures, *cls.bodies)
+        return None if set(names).intersection(others) else next((known[n] for n in names if n in known), None)
+
+    @classmethod
+    def class_of(cls, spec: ModelSpec) -> tuple[str, Task | None]:
+        """The class that a spec is written as, and its task if it has one."""
+        if isinstance(spec.head, NoHead) and cls.bodies:
+            return cls.bodies[0], None
+        if spec.head.kind != (BASE | cls.base)["head"]["kind"]:
+            for name, task in cls.task_classes().items():
+                if task.kind == spec.head.kind:
+                    return name, task
+        return cls.architectures[0], None
+
+    @classmethod
+    def with_task(cls, task: Task, c: Values, changes: dict[str, Any]) -> dict[str, Any]:
+        """Changes of a model that predicts tokens as those of one with a task."""
+        return task.read(c, changes)
+
+    @classmethod
+    def without_task(cls, task: Task, spec: ModelSpec) -> ModelSpec:
+        """The model of a spec with a task as one that predicts tokens, of which keys and tensors tell."""
+        base = BASE | cls.base
+        kept = {name: getattr(spec.head, name) for name in task.kept}
+        topology = {"topology": base.get("topology", "decoder")} if task.encoder else {}
+        return spec.vary({"head": base["head"] | kept} | topology)
+
+    @classmethod
+    def is_body(cls, config: Mapping[str, Any]) -> bool:
+        """Whether a config names a class without a head."""
+        named = config.get("architectures")
+        return isinstance(named, list) and named[:1] != [] and named[0] in cls.bodies
 
     @classmethod
     def _remote(cls, config: Mapping[str, Any]) -> str:
@@ -280,6 +378,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         model = str(remote.get("AutoModelForCausalLM")) if isinstance(remote, Mapping) else ""
         own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
         if own and config.get("architectures") == own:
+            return ""
+        stem = _stem(cls.architectures[0])
+        if cls.coded and all(name.rpartition(".")[2].startswith(stem) for name in named):
             return ""
         return (
             f"names code beside the weights ({', '.join(named)}), which is never run, so what it computes is not known; no "
@@ -320,17 +421,25 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         Only what reaches the logits is held against them: dropout is written where there is a key for it, and the
         spec's `init` and `loss` have no place in such a file.
         """
-        title = f"as a checkpoint of {cls.architectures[0]}"
-        base = BASE | dict(cls.base)
+        name, task = cls.class_of(spec)
+        title = f"as a checkpoint of {name}"
+        base = BASE | cls.base
+        topology = "encoder" if cls.encodes and spec.topology == "encoder" else base.get("topology", "decoder")
+        head = base["head"]["kind"]
+        if task is not None:
+            topology, head = "encoder" if task.encoder else topology, task.kind
+        elif name in cls.bodies:
+            head = NoHead.kind
         ends = {
-            "topology": (spec.topology, base.get("topology", "decoder")),
+            "topology": (spec.topology, topology),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
-            "head.kind": (spec.head.kind, base["head"]["kind"]),
+            "head.kind": (spec.head.kind, head),
         }
         obstacles = [(name, mine, theirs) for name, (mine, theirs) in ends.items() if mine != theirs]
-        config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
+        config: dict[str, Any] = {"architectures": [name], "model_type": cls.model_type}
         if not obstacles:
-            config |= cls.write(spec) | write_ids(spec.ids)
+            config |= cls.write(spec if task is None else cls.without_task(task, spec)) | write_ids(spec.ids)
+            config |= {} if task is None else task.write(spec, cls.view(spec))
             try:
                 obstacles = differences(spec, cls.spec_from(config))
             except SpecError as error:
@@ -345,15 +454,18 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
         """What a config has otherwise than `base`, by dotted names: what its keys say, each by itself and in groups."""
-        changes = c.changes()
+        changes, arrangements = c.changes(), list[Arrangement]()
         for group in cls.groups:
-            changes |= group.read(c)
-        return changes
+            found = dict(group.read(c))
+            if LAYERS in found:
+                arrangements.append(found.pop(LAYERS))
+            changes |= found
+        return crossed(changes, arrangements)
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
-        view, written, seen = SpecView.of(spec, *cls.written_from), dict[str, Any](), set[str]()
+        view, written, seen = cls.view(spec), dict[str, Any](), set[str]()
         for name, key in cls.keys.items():
             if key.write is not None and seen.isdisjoint(key.sets[:1]):
                 written[name] = key.write(view)
@@ -363,9 +475,22 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return written
 
     @classmethod
+    def view(cls, spec: ModelSpec) -> SpecView:
+        """A spec with the layer that speaks for all where keys are written."""
+        return SpecView.of(spec, *cls.written_from)
+
+    @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        """Where the tensors of a checkpoint of this spec go."""
-        return cls.tensors
+        """Where the tensors of a checkpoint of this spec go, all named as in the class with the head."""
+        return cls.tensors.as_encoder() if spec.topology == "encoder" else cls.tensors
+
+    @classmethod
+    def table(cls, spec: ModelSpec) -> StateMap:
+        """Where they go in the files of this spec's class, which may be the body alone, or have another head."""
+        task = cls.class_of(spec)[1]
+        if task is not None:
+            return task.table(cls.weights(cls.without_task(task, spec)), cls.body)
+        return cls.weights(spec).bare() if isinstance(spec.head, NoHead) else cls.weights(spec)
 
 
 def families() -> list[type[Family]]:
@@ -374,14 +499,23 @@ def families() -> list[type[Family]]:
     return [family for family in found if family is not None and family.architectures]
 
 
-def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
-    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
+def family_of(config: Mapping[str, Any], source: str = "", where: str = "") -> type[Family]:
+    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`.
+
+    Keys are named with `where` in front of them.
+    """
+    if (tower := tower_of(config)) is not None:
+        return inside(tower, family_of({"model_type": tower.text_type(config, source)}, source, "text_config."))
     named, kind = config.get("architectures"), config.get("model_type")
-    known = {name: family for family in families() for name in family.architectures}
     if isinstance(named, list) and named:
+        heads = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
+        known = {name: family for family in families() for name in family.task_classes()} | heads
         found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
         if found is None:
-            why = f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"
+            need = _need(kind)
+            why = (
+                f"architectures: {named!r} has no class that we read{need or _near_class(str(named[0]), known, heads)}"
+            )
             raise SpecError([why], source)
         if kind is not None and kind not in (found.model_type, *found.also_types):
             why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
@@ -391,26 +525,37 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     ordered = sorted(families(), key=lambda f: f.second, reverse=True)
     types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
+        if need := _need(kind):
+            raise SpecError([f"{where}model_type: {kind!r} can't be read yet{need}"], source)
         given = "is missing" if kind is None else f"{kind!r} is unknown"
-        why = f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
+        known = _near_class(str(kind), types)
+        why = f"{where}model_type: {given}, and there are no architectures{known}; write the right one"
         raise SpecError([why], source)
     return types[kind]
 
 
-def _near_class(name: str, known: Iterable[str]) -> str:
-    """A clause with the class that is spelled nearly so, and all that there are.
+def _need(kind: object) -> str:
+    """A clause with what a type that is known and can't be read would need; empty for any other."""
+    need = unsupported().get(kind) if isinstance(kind, str) else None
+    return "" if need is None else f": it needs {need} (anyformer zoo --families lists every type)"
+
+
+def _stem(name: str) -> str:
+    """The name of a class without its head."""
+    return re.sub(r"(For[A-Z]\w*|LMHeadModel|ModelWithLMHead|Model|_for_\w+)$", "", name)
+
+
+def _near_class(name: str, known: Iterable[str], listed: Iterable[str] = ()) -> str:
+    """A clause with the class that is spelled nearly so, and all that there are, or those to be listed.
 
     Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
     """
-
-    def stem(text: str) -> str:
-        return re.sub(r"(For[A-Z]\w*|LMHeadModel|Model|_for_\w+)$", "", text).lower()
-
     numbers = re.findall(r"\d+", name)
     alike: dict[str, str] = {}
     for option in known:
         if re.findall(r"\d+", option) == numbers:
-            alike.setdefault(stem(option), option)
-    match = difflib.get_close_matches(stem(name), alike, n=1, cutoff=0.8)
+            alike.setdefault(_stem(option).lower(), option)
+    match = difflib.get_close_matches(_stem(name).lower(), alike, n=1, cutoff=0.8)
     hint = f"; did you mean {alike[match[0]]!r}?" if match else ";"
-    return f"{hint} (known: {', '.join(sorted(known))})"
+    more = ", and most of these with other heads, such as ForSequenceClassification" if listed else ""
+    return f"{hint} (known: {', '.join(sorted(listed or known))}{more})"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import GATED, SpecView, activation, must, number, usual
+from anyformer.families.config_keys import GATED, Key, SpecView, activation, must, number, usual
 from anyformer.families.family import series, sizes
 from anyformer.specs.formulas import evaluate
 
@@ -42,6 +42,15 @@ def scalar_of(view: SpecView) -> float:
     # The power undoes a root: the last digits are noise.
     scalar = float(f"{evaluate(view.layer.attention.scale, view.dims.names()) ** -2:.12g}")
     return int(scalar) if scalar.is_integer() else scalar
+
+
+def capped_keys(*sizes: int, qk_norm: bool = False) -> dict[str, Key]:
+    """The keys of Gemma 2 and later, with the defaults of one public class: those of `like.keys`."""
+    return {
+        **KEYS,
+        **CAPPED,
+        **like.keys(*sizes, qk_norm=qk_norm, act=TANH, act_key="hidden_activation", tied=True),
+    }
 
 
 class Gemma(like.LlamaLike, kind="gemma"):

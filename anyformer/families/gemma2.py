@@ -3,9 +3,10 @@
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import text
-from anyformer.families.family import Family, series, sizes
-from anyformer.families.gemma import BASE, CAPPED, EVIDENCE, IDS, KEYS, NORM, TANH
+from anyformer.families.family import series, sizes
+from anyformer.families.gemma import BASE, EVIDENCE, IDS, NORM, TANH, capped_keys
 from anyformer.families.key_groups import RopeKeys, WindowKeys
 
 TRAITS: dict[str, Any] = {
@@ -17,7 +18,7 @@ TRAITS: dict[str, Any] = {
 """What all sizes have, but for the heads of the largest."""
 
 
-class Gemma2(Family, kind="gemma2"):
+class Gemma2(like.LlamaLike, kind="gemma2"):
     """Gemma 2."""
 
     base = BASE | {"norm": NORM | {"placement": "sandwich"}}
@@ -32,15 +33,11 @@ class Gemma2(Family, kind="gemma2"):
         changes=TRAITS, hub=("google/gemma-2-{}",), evidence=EVIDENCE,
     )  # fmt: skip
     architectures = ("Gemma2ForCausalLM",)
-    keys = {
-        **KEYS,
-        **CAPPED,
-        **like.keys(2304, 26, 8, 4, 9216, 256000, 8192, act=TANH, act_key="hidden_activation", tied=True),
-        # The released files carry it too, and the public class reads the other one only.
-        "hidden_act": text(TANH),
-    }
+    tasks = tasks.GENERIC
+    # The released files carry hidden_act too, and the public class reads the other one only.
+    keys = capped_keys(2304, 26, 8, 4, 9216, 256000, 8192) | {"hidden_act": text(TANH)}
     groups = (RopeKeys(), WindowKeys(window=4096, is_local=lambda c, i: i % 2 == 0))
-    tensors = like.tensors(like.ATTENTION | like.FFN | like.SANDWICH_NORMS)
+    tensors = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.SANDWICH_NORMS)
     # Caps so low that they bend the numbers of a small model.
     small = like.small(
         head_dim=12, query_pre_attn_scalar=7, sliding_window=5, attn_logit_softcapping=1.5,

@@ -3,9 +3,10 @@
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import must, number, whole
-from anyformer.families.family import Family, series, sizes
-from anyformer.families.gemma import BASE, CAPPED, IDS, KEYS, NORM, TANH
+from anyformer.families.config_keys import flag, must, number, whole
+from anyformer.families.family import series, sizes
+from anyformer.families.gemma import IDS, NORM, TANH, capped_keys
+from anyformer.families.gemma2 import Gemma2
 from anyformer.families.key_groups import FULL, LOCAL, WindowKeys
 
 THETAS = {FULL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}
@@ -22,10 +23,10 @@ def _traits(window: int, *, long: bool) -> dict[str, Any]:
     } | IDS
 
 
-class Gemma3(Family, kind="gemma3"):
-    """Gemma 3, text only."""
+class Gemma3(Gemma2, kind="gemma3"):
+    """Gemma 3, text only; as an encoder it is EmbeddingGemma."""
 
-    base = BASE | {"attention": {"heads": 1, "qk_norm": NORM}, "norm": NORM | {"placement": "sandwich"}}
+    base = Gemma2.base | {"attention": {"heads": 1, "qk_norm": NORM}}
     presets = series("gemma-3-{}", "Gemma 3 {SIZE} (2025)",
         ("270m", sizes(640, 18, 4, 1, 2048, 262144, 32768) | _traits(512, long=False), 268_098_176, "",
          "168M of them are the embedding", "the publisher's code and one other project"),
@@ -43,14 +44,13 @@ class Gemma3(Family, kind="gemma3"):
         evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
+    stem = "Gemma3Text"
+    bodies = ("Gemma3TextModel",)
     model_type = "gemma3_text"
     keys = {
-        **KEYS,
-        **CAPPED,
-        **like.keys(
-            2304, 26, 8, 4, 9216, 262208, 131072, qk_norm=True, act=TANH, act_key="hidden_activation", tied=True
-        ),
+        **capped_keys(2304, 26, 8, 4, 9216, 262208, 131072, qk_norm=True),
         "hidden_act": must(None, TANH),
+        "use_bidirectional_attention": flag(False, null=True),
         "sliding_window_pattern": whole(6),
         "rope_local_base_freq": number(None),
         "final_logit_softcapping": number(None, "head.softcap"),
@@ -58,9 +58,14 @@ class Gemma3(Family, kind="gemma3"):
         "attn_logit_softcapping": must(None),
     }
     groups = (
-        WindowKeys(window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), thetas=THETAS),
+        WindowKeys(
+            window=4096,
+            is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1),
+            thetas=THETAS,
+            both_ways="use_bidirectional_attention",
+        ),
     )
-    tensors = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.SANDWICH_NORMS)
+    encodes = True
     # Seven layers: the sixth is global.
     small = like.small(
         head_dim=12, query_pre_attn_scalar=7, sliding_window=5, num_hidden_layers=7, rope_theta=900.0,

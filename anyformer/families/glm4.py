@@ -2,13 +2,13 @@
 
 from anyformer.families import glm
 from anyformer.families import llama_like as like
-from anyformer.families.family import Family, Preset, sizes
+from anyformer.families.family import Preset, sizes
 
 
-class Glm4(Family, kind="glm4"):
+class Glm4(glm.Glm, kind="glm4"):
     """GLM-4-0414."""
 
-    base = glm.GLM | {"norm": {"kind": "rmsnorm", "eps": 1e-5, "placement": "sandwich"}}
+    base = glm.Glm.base | {"norm": {"kind": "rmsnorm", "eps": 1e-5, "placement": "sandwich"}}
     presets = (
         Preset("glm-4-9b-0414", "GLM-4 9B 0414 (2025)", sizes(4096, 40, 32, 2, 13696, 151552, 32768) | glm.IDS,
                9_400_279_040, evidence="a training script of another project; that queries, keys and values have "
@@ -16,9 +16,6 @@ class Glm4(Family, kind="glm4"):
                note="the 32B of the same series has no biases"),
     )  # fmt: skip
     architectures = ("Glm4ForCausalLM",)
-    keys = glm.KEYS
-    groups = (glm.ROPE,)
     tensors = like.tensors(
         glm.PARTS | {"attention_outer": "post_self_attn_layernorm", "ffn_outer": "post_mlp_layernorm"}
     )
-    small = like.small(head_dim=12, rope_theta=500.0)

@@ -17,6 +17,8 @@ BASE: dict[str, Any] = {
     "head": {"kind": "lm", "tied": True},
 }
 """The design that families without LLaMA's choices start from."""
+GELU_NEW = activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True})
+"""The key of the activation, in GPT-2 and those that spell it alike."""
 GPT2_INIT: dict[str, Any] = {"kind": "gpt2", "std": 0.02}
 MATRICES = {"qkv": "attn.c_attn", "o": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
 """The matrices of a block."""
@@ -67,10 +69,11 @@ class GPT2(Family, kind="gpt2"):
             also=("gpt-2-{}",), hub=("openai-community/gpt2-{}",), evidence=EVIDENCE),
     )  # fmt: skip
     architectures = ("GPT2LMHeadModel",)
+    also_types = ("gpt-sw3",)
     before_types = True
     keys = {
         **size_keys(50257, n_inner=None, bos_token_id=50256, eos_token_id=50256),
-        "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
+        "activation_function": GELU_NEW,
         "scale_attn_weights": flag(True, "attention.scale", on="1/sqrt(head_dim)", off=1.0),
         "scale_attn_by_inverse_layer_idx": flag(False),
         # It only says in which precision scores are computed.

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from anyformer.families.config_keys import TEXTS, Key, activation, is_whole, usual, whole
+from anyformer.families.config_keys import TEXTS, Key, is_whole, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
-from anyformer.families.gpt2 import BASE, ENDS, NORMS
+from anyformer.families.gpt2 import BASE, ENDS, GELU_NEW, NORMS
 from anyformer.families.key_groups import LOCAL, arranged, window_of
 from anyformer.families.statemap import decoder_map
 from anyformer.specs.model import ModelSpec
@@ -37,7 +37,7 @@ class GPTNeo(Family, kind="gpt_neo"):
         ),
         "attention_layers": TEXTS,
         "window_size": whole(256),
-        "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
+        "activation_function": GELU_NEW,
     }
     tensors = decoder_map(
         "transformer.h",

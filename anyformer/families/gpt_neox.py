@@ -1,6 +1,6 @@
 """GPT-NeoX (Black et al. 2022): attention and feed-forward in parallel, a norm each; RoPE on a quarter of each head."""
 
-from anyformer.families.bloom import MEGATRON
+from anyformer.families.bloom import megatron
 from anyformer.families.config_keys import activation, each, flag, number, usual
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
@@ -9,6 +9,7 @@ from anyformer.families.statemap import PerHead, decoder_map
 
 SMALL = {"kind": "small"}
 """How they were trained; files speak of plain draws."""
+SPELLED = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 
 
 class GPTNeoX(Family, kind="gpt_neox"):
@@ -58,14 +59,10 @@ class GPTNeoX(Family, kind="gpt_neox"):
         "hidden_dropout": number(0.0, ("block.dropout", "embed.dropout")),
         "use_parallel_residual": flag(True, "block.wiring", on="parallel2", off="serial"),
     }
-    groups = (
-        RopeKeys(fraction=0.25, spelled={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}),
-    )
+    groups = (RopeKeys(fraction=0.25, spelled=SPELLED),)
     tensors = decoder_map(
         "gpt_neox.layers",
-        MEGATRON
-        | {"qkv": "attention.query_key_value", "o": "attention.dense"}
-        | {"tokens": "embed_in", "final": "final_layer_norm"},
+        megatron("attention") | {"tokens": "embed_in", "final": "final_layer_norm"},
         op=PerHead(),
         ignored=(
             r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",

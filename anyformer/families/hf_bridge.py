@@ -6,9 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CapabilityError, CheckpointError, InputError
-from anyformer.families.checkpoint import check_computed, differing, family_for, fill, matched, published, untying
+from anyformer.families.checkpoint import (
+    check_computed,
+    differing,
+    family_for,
+    fill,
+    matched,
+    published,
+    say_left_out,
+    shapes_of,
+    untying,
+)
 from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
+from anyformer.families.quantization import quantization_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +39,10 @@ def from_hf(hf_model: Any) -> Model:
     if type(hf_model).__module__.startswith("transformers."):
         # It is the library's own class, whatever code lay beside its weights.
         config.pop(REMOTE, None)
+    if quantization_of(config) is not None:
+        raise InputError(
+            "hf_model: its weights are quantised; read its folder instead (load), or call its dequantize() first"
+        )
     first = next(hf_model.parameters())
     if first.is_meta:
         raise InputError("hf_model: it is on the meta device and has no weights to take")
@@ -46,11 +61,13 @@ def from_hf(hf_model: Any) -> Model:
                 f"{name}: {pairs}, and a spec of {family.kind} has one tensor for both; tie them, or train with them tied"
             )
         spec = family.spec_from(config | changes, name)
-    placed = matched(family, spec, {held: tuple(tensor.shape) for held, tensor in tensors.items()}, Path(name))
-    table = family.weights(spec)
+    shapes = shapes_of(tensors)
+    placed = matched(family, spec, shapes, Path(name))
+    table = family.table(spec).layout(spec, shapes)
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)
+    say_left_out(table, {held: tensor.nbytes for held, tensor in tensors.items()}, name)
     model.family = family.kind
     return model.train(hf_model.training)
 
@@ -65,13 +82,15 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     first = next(model.parameters())
     if first.is_meta:
         raise InputError("model: it is on the meta device and has no weights to take")
-    cls = public_class(found.architectures[0])
+    cls = public_class(config["architectures"][0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
-    for name, held in made.named_parameters():
+    table = found.table(model.spec)
+    for name, held in (*made.named_parameters(), *made.named_buffers()):
         # Some classes make a table in fp32, whatever they are asked for.
-        if held.dtype != first.dtype and name in tensors:
-            held.data = tensors[name].to(held.device)
+        stored = tensors.get(table.current(name, tensors.keys()))
+        if stored is not None and held.dtype != first.dtype:
+            held.data = stored.to(held.device)
     return made.to(first.device).train(model.training)
 
 

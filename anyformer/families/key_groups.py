@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from anyformer.families.config_keys import NUMBERS, TABLE, TEXTS, Key, SpecView, flag, number, text, whole
 from anyformer.families.config_values import Values, without
@@ -41,6 +41,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 SCALINGS = {kind: {name: OURS.get(name, name) for name in names} for kind, names in NAMES.items()}
 """Type of a scaling, published and ours -> its keys, and our fields."""
+STRETCHED = {name: number(None) for name in ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
+"""Keys of a dynamic table whose `alpha` stretches theta; the others change nothing there (Hunyuan)."""
 READ_ONLY = {"dynamic": (ORIGINAL,), "yarn": ("mscale", "mscale_all_dim")}
 """Keys that say in other words what is written."""
 SHARED: dict[str, Key] = {name: text("default") for name in ("rope_type", "type")} | {
@@ -50,11 +52,18 @@ OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": NU
 """Keys of a scaling that hold something else than a number."""
 
 
-def read_ropes(c: Values, thetas: Mapping[str, tuple[str, float]]) -> dict[str, dict[str, Any]]:
+NOPE = {"position.kind": "none"}
+"""What a layer without any position has."""
+
+
+def read_ropes(
+    c: Values, thetas: Mapping[str, tuple[str, float]], more: Mapping[str, Key] | None = None, *, nope: bool = False
+) -> dict[str, dict[str, Any]]:
     """RoPE of each kind of layer, as changes of a spec, where a family has a table for each in `rope_parameters`.
 
     `thetas` gives for each kind the key that stood for its theta when there were no tables, and what an absent one
-    means. `rope_scaling` of that time belongs to the first kind.
+    means. `rope_scaling` of that time belongs to the first kind. `more` are keys of a table that change nothing;
+    with `nope`, null instead of a table means that such layers have no position.
     """
     given = c["rope_parameters"] or {}
     odd = [name for name, value in given.items() if name not in thetas or not isinstance(value, Mapping | None)]
@@ -63,10 +72,13 @@ def read_ropes(c: Values, thetas: Mapping[str, tuple[str, float]]) -> dict[str, 
         return {}
     found: dict[str, dict[str, Any]] = {}
     for i, (layer, (key, theta)) in enumerate(thetas.items()):
+        if nope and given.get(layer, {}) is None:
+            found[layer] = dict(NOPE)
+            continue
         own, old = given.get(layer) or {}, (c["rope_scaling"] or {}) if i == 0 else {}
         forms = {f"rope_parameters.{layer}": own} if own or not old else {}
         forms |= {"rope_scaling": old} if old else {}
-        read = [_read(c, name, form, theta, key=key) for name, form in forms.items()]
+        read = [_read(c, name, form, theta, key=key, more=more) for name, form in forms.items()]
         found[layer] = _agreed(c, [made for made in read if made], only="position.scaling")
     return found
 
@@ -85,7 +97,7 @@ def _agreed(
 
 def _read(
     c: Values, where: str, given: Mapping[str, Any], theta: float, fraction: float = 1.0, original: int | None = None,
-    kinds: Sequence[str] = tuple(SCALINGS), key: str = "rope_theta",
+    kinds: Sequence[str] = tuple(SCALINGS), key: str = "rope_theta", more: Mapping[str, Key] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     kind = given.get("rope_type", given.get("type", "default"))
     kind = "longrope" if kind == "su" else kind
@@ -93,17 +105,30 @@ def _read(
         c.refuse(where, f"{kind!r} is a scaling that we don't have here (known: {', '.join(kinds)})")
         return {}
     names = (*SCALINGS[kind], *READ_ONLY.get(kind, ()))
-    values = Values(given, SHARED | {name: OTHER_TYPES.get(name, number(None)) for name in names}, Problems(), c.reads)
+    known = {**SHARED, **(more or {}), **{name: OTHER_TYPES.get(name, number(None)) for name in names}}
+    values = Values(given, known, Problems(), c.reads)
     made: dict[str, Any] = {}
     if not values.problems.found:
+        base = float(_one_of(c, key, values, "rope_theta", theta))
+        if kind == "dynamic" and values.get("alpha"):
+            kind, base = "default", base * _stretch(c, values)
         made = {
             "position.kind": "rope",
-            "position.theta": float(_one_of(c, key, values, "rope_theta", theta)),
+            "position.theta": base,
             "position.fraction": float(_one_of(c, "partial_rotary_factor", values, "partial_rotary_factor", fraction)),
             "position.scaling": _scaling(values, kind, c["max_position_embeddings"], original),
         }
     c.take(where, values)
     return made
+
+
+def _stretch(c: Values, table: Values) -> float:
+    """What `alpha` of a table multiplies theta by, for good, though such tables call themselves dynamic."""
+    head_dim = c["head_dim"] or c["hidden_size"] // max(c["num_attention_heads"], 1)
+    if head_dim < 3 or table["alpha"] < 0:
+        table.problems.add("alpha", f"{table['alpha']} can't stretch the frequencies of heads of {head_dim}")
+        return 1.0
+    return table["alpha"] ** (head_dim / (head_dim - 2))
 
 
 def _one_of(c: Values, name: str, inside: Values, inner: str, default: float) -> float:
@@ -174,6 +199,14 @@ class RopeKeys:
     """The scalings that the public class has."""
     spelled: Mapping[str, str] = field(default_factory=dict)
     """Keys of theta and of the share that the family has spelled in its own way."""
+    table: Mapping[str, Any] = field(default_factory=dict)
+    """What a file without a table means, if that is more than a theta."""
+    more: Mapping[str, Key] = field(default_factory=dict)
+    """Keys of a table that the family reads by itself, or that change nothing."""
+
+    def given(self, c: Values) -> dict[str, Any]:
+        """The tables of a file by their names, or what a file without one means."""
+        return {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": self.table}
 
     @property
     def keys(self) -> Mapping[str, Key]:
@@ -182,15 +215,14 @@ class RopeKeys:
     def read(self, c: Values) -> Mapping[str, Any]:
         usual = {"rope_theta": self.theta, "partial_rotary_factor": self.fraction}
         usual |= {name: c[own] for name, own in self.spelled.items() if c[own] is not None}
-        forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": {}}
         found: list[dict[str, Any]] = []
-        for name, given in forms.items():
+        for name, given in self.given(c).items():
             if any(isinstance(value, Mapping) for value in given.values()):
                 c.refuse(name, "has a table for each kind of layer, which this family does not read")
             else:
                 theta, share = usual["rope_theta"], usual["partial_rotary_factor"] or 1.0
                 original = None if self.original is None else c[self.original]
-                found.append(_read(c, name, given, theta, share, original, self.kinds))
+                found.append(_read(c, name, given, theta, share, original, self.kinds, more=self.more))
         made = _agreed(c, [read for read in found if read], whole_heads=self.fraction is None)
         return made | ({} if self.layout is None else {"position.layout": self.layout})
 
@@ -210,6 +242,8 @@ class RopeKeys:
 
 
 FULL, LOCAL = "full_attention", "sliding_attention"
+LAYERS = "layers"
+"""Under this name a group of keys says how layers are arranged; all groups together make one arrangement of them."""
 
 
 def each_layer(c: Values, kind: Callable[[int], str]) -> list[str]:
@@ -230,6 +264,37 @@ def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> d
     cycle = ", ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
     order = list(names) if period == len(names) else cycle
     return {"layers": {"order": order} | {name: dict(groups[name]) for name in used}}
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Which layers are of which named group, and what each group has otherwise than the base, by dotted names."""
+
+    names: Sequence[str]
+    groups: Mapping[str, Mapping[str, Any]]
+
+
+def crossed(changes: Mapping[str, Any], arrangements: Sequence[Arrangement]) -> dict[str, Any]:
+    """Changes of a spec with all arrangements in one: layers that differ in windows and in experts are up to four groups.
+
+    What all layers have goes to the base. A kind that it sets there replaces what was read for another kind.
+    """
+    changes, varied = dict(changes), list[Arrangement]()
+    for found in arrangements:
+        if len(set(found.names)) > 1:
+            varied.append(found)
+            continue
+        own = arranged(found.names, found.groups)
+        kinds = tuple(path.removesuffix("kind") for path in own if path.endswith(".kind"))
+        changes = {path: value for path, value in changes.items() if not kinds or not path.startswith(kinds)} | own
+    rows = list(zip(*(found.names for found in varied), strict=False))
+    groups = {
+        "_".join(row): {
+            path: value for found, name in zip(varied, row, strict=True) for path, value in found.groups[name].items()
+        }
+        for row in rows
+    }
+    return changes | arranged(["_".join(row) for row in rows], groups)
 
 
 def without_idle_rope(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,33 +350,64 @@ class WindowKeys:
     """Whether windows count only if `use_sliding_window` says so."""
     thetas: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Of a family with a RoPE for each type of layer (see `read_ropes`)."""
+    more: Mapping[str, Key] = field(default_factory=dict)
+    """Keys of its tables that change nothing."""
+    nope: bool = False
+    """Whether null instead of such a table means that those layers have no position."""
     everywhere: Mapping[str, Any] = field(default_factory=dict)
     """What layers without a window have otherwise."""
+    needed: bool = False
+    """Whether the public class fails without a width, even if no layer has a window."""
+    both_ways: str = ""
+    """The key by which tokens see later ones too: the model is an encoder then, with half of a window on each side."""
 
     @property
     def keys(self) -> Mapping[str, Key]:
         own = {"sliding_window": whole(self.window, null=True)}
         own |= {"use_sliding_window": flag(False)} if self.switched else {}
+        own |= {self.both_ways: flag(False, null=True)} if self.both_ways else {}
         return own | ({"layer_types": TEXTS} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
 
     def read(self, c: Values) -> Mapping[str, Any]:
         window = c["sliding_window"] if not self.switched or c["use_sliding_window"] else None
         types = c["layer_types"] if self.listed else None
-        ropes = read_ropes(c, self.thetas) if self.thetas else {}
+        ropes = read_ropes(c, self.thetas, self.more, nope=self.nope) if self.thetas else {}
         if types is None:
             idle = self.switched and window is None
             types = each_layer(c, lambda i: LOCAL if not idle and self.is_local(c, i) else FULL)
         names = checked(c, types, window)
-        own = {"attention.pattern": f"window({window})"} | ropes.get(LOCAL, {})
-        return ropes.get(FULL, {}) | arranged(names, {"local": own, "global": self.everywhere})
+        both = self.both_ways and c[self.both_ways]
+        pattern = f"symmetric_window({(window or 0) // 2})" if both else f"window({window})"
+        own = {"attention.pattern": pattern} | ropes.get(LOCAL, {})
+        ends = {"topology": "encoder"} if both else {}
+        return {**ropes.get(FULL, {}), **ends, LAYERS: Arrangement(names, {"local": own, "global": self.everywhere})}
 
     def write(self, spec: ModelSpec) -> Mapping[str, Any]:
         window, types = window_of(spec)
         keys = [key for key, _ in self.thetas.values()]
         # One key for both types can't say two thetas.
         ropes = write_ropes(spec, keys if len({*keys}) > 1 else []) if keys else {}
-        own = {"sliding_window": window} | ({"use_sliding_window": window is not None} if self.switched else {})
+        width = spec.context if self.needed and window is None else window
+        both = spec.topology == "encoder"
+        if self.both_ways and both and window is not None:
+            width = 2 * window
+        own = {"sliding_window": width} | ({"use_sliding_window": window is not None} if self.switched else {})
+        own |= {self.both_ways: both} if self.both_ways else {}
         return ropes | own | ({"layer_types": types} if self.listed else {})
 
 
-KeyGroup = RopeKeys | WindowKeys
+class KeyGroup(Protocol):
+    """Keys that mean something together."""
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """What they may hold."""
+        ...
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        """What they say, as changes of a spec; LAYERS is an Arrangement."""
+        ...
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        """The keys of a spec, as near as they can say it."""
+        ...

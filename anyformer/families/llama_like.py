@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, flag, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
@@ -24,14 +25,15 @@ PRE_NORMS = {"attention_inner": "input_layernorm", "ffn_inner": "post_attention_
 OUTPUT_NORMS = {"attention_outer": "post_attention_layernorm", "ffn_outer": "post_feedforward_layernorm"}
 SANDWICH_NORMS = OUTPUT_NORMS | {"attention_inner": "input_layernorm", "ffn_inner": "pre_feedforward_layernorm"}
 HEAD_NORMS = {name: f"self_attn.{name}" for name in ("q_norm", "k_norm")}
+UNREAD = r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
+"""Tables of frequencies that old files hold."""
 LLAMA = ATTENTION | FFN | PRE_NORMS
 """The parts of a block, and what they are called in files."""
 
 
 def tensors(parts: dict[str, str], *more: Rule) -> StateMap:
     """A table of tensors with the usual ends."""
-    unread = r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
-    return decoder_map("model.layers", {"tokens": "embed_tokens", "final": "norm"} | parts, *more, ignored=(unread,))
+    return decoder_map("model.layers", {"tokens": "embed_tokens", "final": "norm"} | parts, *more, ignored=(UNREAD,))
 
 
 def keys(
@@ -57,13 +59,30 @@ def keys(
     }
 
 
-def qk_norm_key(norm: Mapping[str, Any]) -> Key:
-    """Whether queries and keys have norms, with the eps of the others."""
+def ids(bos: int | None, eos: int | list[int] | None, pad: int | None = None) -> dict[str, Key]:
+    """The keys of special ids, with the defaults of one public class."""
+    return usual(bos_token_id=bos, eos_token_id=eos, pad_token_id=pad)
+
+
+def whole_heads(default: int | None) -> Key:
+    """`head_dim` of a class whose heads are together as wide as the model, whatever it says."""
 
     def read(c: Values, name: str) -> dict[str, Any]:
-        return {"attention.qk_norm": {**norm, "eps": float(c["layer_norm_eps"])} if c[name] else None}
+        if c[name] is not None and c[name] * c["num_attention_heads"] != c["hidden_size"]:
+            c.refuse(name, f"{c[name]} is not hidden_size / num_attention_heads, which the public class takes")
+        return {}
 
-    return replace(flag(False), read=read, write=lambda view: view.get("attention.qk_norm") is not None)
+    write = None if default is None else lambda view: view.dims.head_dim
+    return replace(whole(default, null=True), read=read, write=write)
+
+
+def qk_norm_key(norm: Mapping[str, Any], eps: str = "layer_norm_eps", *, default: bool = False) -> Key:
+    """Whether queries and keys have norms, with the eps of the others, which is that of a key."""
+
+    def read(c: Values, name: str) -> dict[str, Any]:
+        return {"attention.qk_norm": {**norm, "eps": float(c[eps])} if c[name] else None}
+
+    return replace(flag(default), read=read, write=lambda view: view.get("attention.qk_norm") is not None)
 
 
 def small(**more: Any) -> dict[str, Any]:
@@ -76,5 +95,6 @@ class LlamaLike(Family):
 
     base = BASE
     groups = (RopeKeys(),)
-    tensors = tensors(LLAMA)
+    tensors = tensors(LLAMA | HEAD_NORMS)
+    tasks = tasks.LLAMA
     small = small(rope_theta=500.0)

@@ -1,6 +1,7 @@
 """Mistral (Jiang et al. 2023): LLaMA with grouped heads and, in its first version, a sliding window in every layer."""
 
 from anyformer.families import llama_like as like
+from anyformer.families import tasks
 from anyformer.families.family import Preset, sizes
 from anyformer.families.key_groups import RopeKeys, WindowKeys
 
@@ -21,6 +22,7 @@ class Mistral(like.LlamaLike, kind="mistral"):
                note="no window; 768 tokens more than v0.1"),
     )  # fmt: skip
     architectures = ("MistralForCausalLM",)
+    tasks = tasks.GENERIC
     keys = like.keys(4096, 32, 32, 8, 14336, 32000, 131072, head_dim=None, bos_token_id=1, eos_token_id=2)
     groups = (RopeKeys(), WindowKeys(window=4096, listed=False))
     small = like.small(sliding_window=5, head_dim=12)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from anyformer.families import key_groups
+from anyformer.families import key_groups, tasks
 from anyformer.families.config_keys import ACTIVATIONS, TEXTS, activation, each, flag, must, number, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
@@ -72,6 +72,22 @@ def layers(names: list[str], window: str, thetas: Mapping[str, Mapping[str, Any]
 
 
 PARTS = {"o": "attn.Wo", "gate_up": "mlp.Wi", "down": "mlp.Wo", "attention_inner": "attn_norm", "ffn_inner": "mlp_norm"}
+
+
+def heads(**ends: tasks.Task) -> dict[str, tasks.Task]:
+    """Tasks behind the layer that its masked-LM head has too."""
+    dense = {"dense": "head.dense", "norm": "head.norm", "answer": "classifier"}
+    bias = {"classifier_bias": flag(False, "head.dense_bias")}
+    return {
+        end: replace(
+            task, tensors=dense, kept=("activation",), head={"dense": True, "norm": True} | dict(task.head),
+            keys=bias | dict(task.keys),
+        )
+        for end, task in ends.items()
+    }  # fmt: skip
+
+
+POOLING = tasks.pooling({"cls": "first", "mean": "mean"})
 
 
 class ModernBertLike(Family):
@@ -147,4 +163,10 @@ class ModernBert(ModernBertLike, kind="modernbert"):
         note="with the masked-LM head; a window of 128 means 64 tokens on either side",
     )  # fmt: skip
     architectures = ("ModernBertForMaskedLM",)
+    tasks = heads(
+        SequenceClassification=tasks.Task(kind="sequence", tensors={}, keys={"classifier_pooling": POOLING}),
+        TokenClassification=tasks.token(),
+        QuestionAnswering=tasks.answer(),
+        MultipleChoice=tasks.Task(kind="choice", tensors={}, keys={"classifier_pooling": POOLING}),
+    )
     window = "symmetric_window({})"

@@ -1,6 +1,7 @@
 """ModernBERT as a decoder: the same layers, windows that look back only, and separate projections."""
 
-from anyformer.families import modernbert
+from anyformer.families import modernbert, tasks
+from anyformer.families.config_keys import flag
 
 
 class ModernBertDecoder(modernbert.ModernBertLike, kind="modernbert_decoder"):
@@ -8,6 +9,12 @@ class ModernBertDecoder(modernbert.ModernBertLike, kind="modernbert_decoder"):
 
     base = modernbert.BASE
     architectures = ("ModernBertDecoderForCausalLM",)
+    tasks = modernbert.heads(
+        SequenceClassification=tasks.Task(
+            kind="sequence", tensors={}, head={"pool": "last"},
+            keys={"classifier_bias": flag(False, ("head.dense_bias", "head.bias"))},
+        )
+    )  # fmt: skip
     model_type = "modernbert-decoder"
     window = "window({})"
     head = "lm_head"

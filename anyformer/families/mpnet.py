@@ -36,7 +36,7 @@ class MPNet(like.BertLike, kind="mpnet"):
     parts = (
         like.PARTS | {name: f"attention.attn.{name}" for name in "qkvo"} | {"attention_after": "attention.LayerNorm"}
     )
-    table = "positions.1.table"
+    positions = "positions.1.table"
     keys = {
         name: key
         for name, key in like.keys(vocab=30527, context=512, bos_token_id=0, eos_token_id=2).items()

@@ -63,7 +63,7 @@ class MPT(Family, kind="mpt"):
         {"qkv": "attn.Wqkv", "o": "attn.out_proj", "up": "ffn.up_proj", "down": "ffn.down_proj"}
         | {"attention_inner": "norm_1", "ffn_inner": "norm_2", "tokens": "wte", "final": "norm_f"},
     )
-    # Six heads: not a power of two, so that slopes are taken from two sequences.
+    # Six heads for the reason that BLOOM's have.
     small = {"d_model": 36, "n_heads": 6, "attn_config": {"clip_qkv": 0.8}, "bos_token_id": 1, "eos_token_id": 2}
 
     @classmethod

@@ -1,25 +1,18 @@
 """mT5 (Xue et al. 2020): T5 1.1 for a hundred languages, with a vocabulary of a quarter of a million."""
 
-from typing import Any
-
 from anyformer.families import t5_like as like
 from anyformer.families.config_keys import whole
 from anyformer.families.family import series
-
-BASE: dict[str, Any] = like.BASE | {
-    "context": 1024,
-    "ffn": {"kind": "geglu", "form": "tanh"},
-    "head": {"kind": "lm", "tied": False},
-}
-KEYS = like.keys(vocab=250112, ffn=1024, depth=8, heads=6, projection="gated-gelu") | {
-    "decoder_start_token_id": whole(0, null=True),
-}
 
 
 class MT5(like.T5Like, kind="mt5"):
     """mT5."""
 
-    base = BASE
+    base = like.BASE | {
+        "context": 1024,
+        "ffn": {"kind": "geglu", "form": "tanh"},
+        "head": {"kind": "lm", "tied": False},
+    }
     presets = series("mt5-{}", "mT5 {} (2020)",
         ("small", like.sizes(512, 8, 6, 64, 1024), 300_176_768, "its notes round to 300M"),
         ("base", like.sizes(768, 12, 12, 64, 2048), 582_401_280, "its notes round to 580M"),
@@ -30,6 +23,9 @@ class MT5(like.T5Like, kind="mt5"):
         note="counted with a head of its own, as released; this release of the public class ties it when it makes one",
     )  # fmt: skip
     architectures = ("MT5ForConditionalGeneration",)
+    bodies = ("MT5EncoderModel",)
     second = True
-    keys = KEYS
-    small = dict(like.T5Like.small) | {"tie_word_embeddings": False}
+    keys = like.keys(vocab=250112, ffn=1024, depth=8, heads=6, projection="gated-gelu") | {
+        "decoder_start_token_id": whole(0, null=True),
+    }
+    small = like.T5Like.small | {"tie_word_embeddings": False}

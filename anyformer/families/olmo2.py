@@ -1,30 +1,21 @@
 """OLMo 2 (2024): norms on the output of each branch, and on the whole projected queries and keys."""
 
-from typing import Any
-
 from anyformer.families import llama_like as like
 from anyformer.families.family import Preset, sizes
 
 # The gain is multiplied in fp32, before the cast back.
 NORM = {"kind": "rmsnorm", "eps": 1e-6, "gain_at": "before_cast"}
-OLMO: dict[str, Any] = like.BASE | {
-    "attention": {"heads": 1, "qk_norm": NORM | {"scope": "whole"}},
-    "norm": NORM | {"placement": "output"},
-    "init": {"kind": "normal", "std": 0.02, "cut": 3.0},
-    "loss": {"z": 1e-5},
-}
-"""What OLMo 2 and 3 share."""
-KEYS = like.keys(
-    4096, 32, 32, None, 11008, 50304, 2048, eps=1e-5, qk_norm=True,
-    attention_bias=False, pad_token_id=1, eos_token_id=50279,
-)  # fmt: skip
-TENSORS = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.OUTPUT_NORMS)
 
 
 class Olmo2(like.LlamaLike, kind="olmo2"):
     """OLMo 2."""
 
-    base = OLMO
+    base = like.BASE | {
+        "attention": {"heads": 1, "qk_norm": NORM | {"scope": "whole"}},
+        "norm": NORM | {"placement": "output"},
+        "init": {"kind": "normal", "std": 0.02, "cut": 3.0},
+        "loss": {"z": 1e-5},
+    }
     presets = (
         Preset("olmo-2-1b", "OLMo 2 1B (2025)", sizes(2048, 16, 16, 16, 8192, 100352, 4096) | {"position.theta": 5e5},
                1_484_916_736, evidence="the publisher's training file and one other project",
@@ -40,5 +31,8 @@ class Olmo2(like.LlamaLike, kind="olmo2"):
                note="the only OLMo 2 with grouped heads"),
     )  # fmt: skip
     architectures = ("Olmo2ForCausalLM",)
-    keys = KEYS
-    tensors = TENSORS
+    keys = like.keys(
+        4096, 32, 32, None, 11008, 50304, 2048, eps=1e-5, qk_norm=True, attention_bias=False,
+        pad_token_id=1, eos_token_id=50279,
+    )  # fmt: skip
+    tensors = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.OUTPUT_NORMS)

@@ -4,9 +4,9 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import must
-from anyformer.families.family import Family, series, sizes
+from anyformer.families.family import series, sizes
 from anyformer.families.key_groups import FULL, LOCAL, WindowKeys
-from anyformer.families.olmo2 import KEYS, OLMO, TENSORS
+from anyformer.families.olmo2 import Olmo2
 
 THETAS = {FULL: ("rope_theta", 5e5), LOCAL: ("rope_theta", 5e5)}
 TRAITS: dict[str, Any] = {
@@ -24,10 +24,9 @@ TRAITS: dict[str, Any] = {
 """What both sizes have."""
 
 
-class Olmo3(Family, kind="olmo3"):
+class Olmo3(Olmo2, kind="olmo3"):
     """OLMo 3."""
 
-    base = OLMO
     presets = series("olmo-3-{}", "OLMo 3 {SIZE} (2025)",
         ("7b", sizes(4096, 32, 32, 32, 11008, 100278, 65536), 7_298_011_136, "",
          "the vocabulary is not padded as in OLMo 2; only the global layers have stretched frequencies"),
@@ -37,9 +36,8 @@ class Olmo3(Family, kind="olmo3"):
     )  # fmt: skip
     architectures = ("Olmo3ForCausalLM",)
     # Beside the tables the public class reads another theta for one kind of layer only, which nobody can mean.
-    keys = KEYS | {"rope_theta": must(None, 500000.0)}
+    keys = Olmo2.keys | {"rope_theta": must(None, 500000.0)}
     groups = (WindowKeys(window=4096, is_local=lambda c, i: (i + 1) % 4, thetas=THETAS),)
-    tensors = TENSORS
     small = like.small(
         num_hidden_layers=5, sliding_window=5,
         rope_parameters={

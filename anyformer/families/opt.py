@@ -8,7 +8,20 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
 from anyformer.families.statemap import Rule, StateMap, decoder_map
+from anyformer.families.tasks import DECODER, Task
 from anyformer.specs.model import ModelSpec
+
+PARTS = {
+    **{name: f"self_attn.{name}_proj" for name in "qkv"},
+    **{"o": "self_attn.out_proj", "up": "fc1", "down": "fc2", "tokens": "embed_tokens"},
+}
+"""Parts of a block, as all of fairseq's decoders have them, and the table of tokens."""
+
+
+def norms(slot: str) -> dict[str, str]:
+    """The norms of a block: before its branches (inner) or behind the additions (after)."""
+    return {f"attention_{slot}": "self_attn_layer_norm", f"ffn_{slot}": "final_layer_norm"}
+
 
 SHARED: dict[str, Any] = {"vocab": 50272, "context": 2048, "ids.pad": 1, "ids.bos": 2, "ids.eos": [2]}
 
@@ -38,6 +51,11 @@ class OPT(Family, kind="opt"):
                note="norms come first, as in all sizes but 350M"),
     )  # fmt: skip
     architectures = ("OPTForCausalLM",)
+    # The projection out of the body is a layer of our head, where there is one.
+    tasks = {
+        end: replace(task, tensors={"dense": "model.decoder.project_out", **task.tensors})
+        for end, task in DECODER.items()
+    }
     keys = {
         **usual(vocab_size=50272, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, ffn_dim=3072),
         **usual(max_position_embeddings=2048, dropout=0.1, attention_dropout=0.0, init_std=0.02),
@@ -63,6 +81,12 @@ class OPT(Family, kind="opt"):
         }
 
     @classmethod
+    def with_task(cls, task: Task, c: Values, changes: dict[str, Any]) -> dict[str, Any]:
+        found, narrow = super().with_task(task, c, changes), changes["embed.width"]
+        dense = {"dense": True, "dense_width": narrow, "dense_bias": False, "activation": "none"}
+        return found | ({} if narrow is None else {f"head.{name}": value for name, value in dense.items()})
+
+    @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         stack = spec.stacks[-1]
         before = stack.layers[0].norm.of_attention() == "pre"
@@ -76,10 +100,7 @@ class OPT(Family, kind="opt"):
         slot = "inner" if spec.stacks[-1].layers[0].norm.of_attention() == "pre" else "after"
         found = decoder_map(
             "model.decoder.layers",
-            {name: f"self_attn.{name}_proj" for name in "qkv"}
-            | {"o": "self_attn.out_proj", "up": "fc1", "down": "fc2", "tokens": "embed_tokens"}
-            | {f"attention_{slot}": "self_attn_layer_norm", f"ffn_{slot}": "final_layer_norm"}
-            | {"positions": "embed_positions", "final": "final_layer_norm"},
+            PARTS | norms(slot) | {"positions": "embed_positions", "final": "final_layer_norm"},
             Rule("model.decoder.project_in.weight", "embed.project.weight"),
             Rule("model.decoder.project_out.weight", "head.project.weight"),
         )

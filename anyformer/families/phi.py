@@ -1,21 +1,20 @@
 """Phi-1 to Phi-2 (Microsoft 2023): attention and feed-forward in parallel on one norm, RoPE on part of a head, biases."""
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import activation, usual
+from anyformer.families.config_keys import usual
 from anyformer.families.family import Preset, sizes
-from anyformer.families.gpt2 import BASE
+from anyformer.families.gpt2 import GELU_NEW
+from anyformer.families.gptj import PARALLEL
 from anyformer.families.key_groups import RopeKeys
 
 
 class Phi(like.LlamaLike, kind="phi"):
     """Phi-1, Phi-1.5 and Phi-2."""
 
-    base = BASE | {
+    base = PARALLEL | {
         "vocab": 51200,
         "context": 2048,
         "position": {"kind": "rope", "theta": 1e4, "fraction": 0.5},
-        "block": {"wiring": "parallel"},
-        "head": {"kind": "lm", "bias": True},
     }
     presets = (
         Preset("phi-1.5", "Phi-1.5 (2023)", sizes(2048, 24, 32), 1_418_270_720,
@@ -32,7 +31,7 @@ class Phi(like.LlamaLike, kind="phi"):
     keys = {
         **like.keys(2048, 24, 32, None, 8192, 51200, 2048, eps=1e-5, eps_key="layer_norm_eps"),
         **usual(resid_pdrop=0.0, embd_pdrop=0.0, bos_token_id=1, eos_token_id=2),
-        "hidden_act": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
+        "hidden_act": GELU_NEW,
         "qk_layernorm": like.qk_norm_key({"kind": "layernorm"}),
     }
     groups = (RopeKeys(fraction=0.5),)

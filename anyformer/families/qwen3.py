@@ -32,5 +32,4 @@ class Qwen3(like.LlamaLike, kind="qwen3"):
     architectures = ("Qwen3ForCausalLM",)
     keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768, qk_norm=True, head_dim=128, attention_bias=False) | LAST
     groups = (RopeKeys(), WINDOWS)
-    tensors = like.tensors(like.LLAMA | like.HEAD_NORMS)
     small = like.small(head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1)

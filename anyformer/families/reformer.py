@@ -9,6 +9,7 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.key_groups import arranged
 from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
+from anyformer.families.tasks import ANSWER, answer
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.parts.positions.axial import Axial
@@ -116,6 +117,9 @@ class Reformer(Family, kind="reformer"):
                evidence="four copies of its released config, which agree"),
     )  # fmt: skip
     architectures = ("ReformerModelWithLMHead",)
+    # Its class for sequences reads the first token, which sees no other in a decoder.
+    tasks = {ANSWER: answer()}
+    exempt = "the class counts positions by column, padding included, and beyond one chunk sees more keys with a cache than without"
     keys = KEYS
     small = {
         "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8, "attn_layers": ["local", "lsh", "lsh"],

@@ -1,13 +1,12 @@
 """RoFormer (Su et al. 2021): BERT with rotated queries and keys (RoPE) instead of a table of positions."""
 
 import dataclasses
-from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Key, embed_width, flag
-from anyformer.families.config_values import Values
+from anyformer.families import tasks
+from anyformer.families.config_keys import Key, embed_width, flag, must
 from anyformer.families.family import Preset, sizes
-from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.statemap import StateMap
 from anyformer.families.transformer import sines
 from anyformer.specs.model import ModelSpec
 
@@ -18,22 +17,15 @@ KEYS: dict[str, Key] = like.keys(vocab=50000, context=1536) | {
 }
 
 
-class RoFormerLike(like.BertLike):
+SUMMARY = {"summary_type": must("last"), "summary_use_proj": must(None, False), "summary_activation": must(None)}
+"""What may stand before the score of a choice, and does not."""
+
+
+class RoFormerLike(like.NarrowBertLike):
     """What its encoder and its decoder share."""
 
     model_type = body = "roformer"
     unread = (r"(roformer\.)?encoder\.embed_positions\.weight",)
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        found = super().read(c)
-        narrow = found["embed.width"] is not None
-        # Token types and the norm stand before the projection.
-        return found | {"embed.project": "last" if narrow else "first", "embed.project_bias": narrow}
-
-    @classmethod
-    def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
-        return (Rule("roformer.embeddings_project.{p}", f"{spec.stacks[-1].name}.project.{{p}}"),)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
@@ -55,6 +47,11 @@ class RoFormer(RoFormerLike, kind="roformer"):
                evidence="another library's table of pretrained models, and the public class"),
     )  # fmt: skip
     architectures = ("RoFormerForMaskedLM",)
+    tasks = {
+        **like.BertLike.tasks,
+        tasks.SEQUENCE: tasks.sequence("classifier.out_proj", "classifier.dense", kept=("activation",)),
+        tasks.CHOICE: tasks.choice("classifier", head={"pool": "last"}, keys=SUMMARY),
+    }
     keys = KEYS
     # A table that is narrower than the model.
     small = {"embedding_size": 20}

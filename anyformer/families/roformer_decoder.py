@@ -9,6 +9,9 @@ class RoFormerDecoder(roformer.RoFormerLike, kind="roformer_decoder"):
 
     base = roformer.BASE | {"topology": "decoder"}
     architectures = ("RoFormerForCausalLM",)
+    # They are the encoder's, which a config that is_decoder is no longer.
+    bodies = ()
+    tasks = {}
     second = True
     keys = roformer.KEYS | {"is_decoder": required(False, "without it this class lets tokens see later ones", "true")}
     small = {"embedding_size": 20, "is_decoder": True}

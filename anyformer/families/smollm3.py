@@ -7,10 +7,9 @@ from anyformer.families import llama_like as like
 from anyformer.families.config_keys import NUMBERS, TEXTS, flag, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
+from anyformer.families.key_groups import NOPE
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
-
-NOPE = {"position.kind": "none"}
 
 
 class SmolLM3(like.LlamaLike, kind="smollm3"):

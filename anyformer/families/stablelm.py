@@ -5,8 +5,7 @@ from anyformer.families.cohere import HEAD_NORM
 from anyformer.families.config_keys import flag, must, usual, whole
 from anyformer.families.family import Preset, sizes
 from anyformer.families.key_groups import RopeKeys
-from anyformer.families.statemap import Rule, Slice, StateMap
-from anyformer.specs.model import ModelSpec
+from anyformer.families.statemap import Rule, Slice
 
 
 class StableLM(like.LlamaLike, kind="stablelm"):
@@ -41,19 +40,15 @@ class StableLM(like.LlamaLike, kind="stablelm"):
         "num_heads": whole(None),
     }
     groups = (RopeKeys(fraction=0.25),)
-    small = like.small(qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25)
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        heads = max(layer.attention.heads for layer in spec.stacks[-1].layers)
-        kv_heads = max(layer.attention.kv_heads or heads for layer in spec.stacks[-1].layers)
-        norms = (
+    tensors = like.tensors(
+        like.LLAMA,
+        *(
             Rule(
-                f"model.layers.{{i}}.self_attn.{name}_layernorm.norms.{i}.weight",
+                f"model.layers.{{i}}.self_attn.{name}_layernorm.norms.{{n}}.weight",
                 f"decoder.blocks.{{i}}.attention.body.{name}_norm.weight",
-                Slice(i),
+                Slice(),
             )
-            for name, count in (("q", heads), ("k", kv_heads))
-            for i in range(count)
-        )
-        return like.tensors(like.LLAMA, *norms)
+            for name in "qk"
+        ),
+    )
+    small = like.small(qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25)

@@ -1,137 +1,34 @@
 """Where the tensors of a published checkpoint go: one table for each family, read in both directions.
 
 A rule names one of their tensors and the tensors of ours that it holds; its op only moves elements and has an inverse,
-so that a checkpoint that was read and written again is the same to the last bit. In names, `{i}` runs over the layers
-and `{p}` over `weight` and `bias`. A rule counts if our model has its tensors, so a table lists all that a family may
-have and needs no condition: biases, untied heads and optional norms come and go with the spec.
+so that a checkpoint that was read and written again is the same to the last bit. In names, `{i}` runs over the layers,
+`{p}` over `weight` and `bias`, and `{n}` over the first dimension of ours, where they have a tensor for each (experts).
+A rule counts if our model has its tensors, so a table lists all that a family may have and needs no condition: biases,
+untied heads, optional norms and dense layers among sparse ones come and go with the spec.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims
+from anyformer.families.tensor_ops import JOINED as JOINED
+from anyformer.families.tensor_ops import HalvesSwapped as HalvesSwapped
+from anyformer.families.tensor_ops import Joined as Joined
+from anyformer.families.tensor_ops import PerHead as PerHead
+from anyformer.families.tensor_ops import Shape as Shape
+from anyformer.families.tensor_ops import Shaped as Shaped
+from anyformer.families.tensor_ops import Slice as Slice
+from anyformer.families.tensor_ops import Stacked as Stacked
+from anyformer.families.tensor_ops import Transposed as Transposed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Joined:
-    """How tensors of ours lie in one of theirs: one after the other along the first dimension; one alone is itself."""
-
-    def shape(self, ours: Sequence[Shape]) -> Shape:
-        """The shape of theirs."""
-        return (sum(shape[0] for shape in ours), *ours[0][1:])
-
-    def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        """Theirs from ours."""
-        import torch
-
-        return ours[0] if len(ours) == 1 else torch.cat(tuple(ours))
-
-    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        """Ours, of these shapes, from theirs."""
-        return theirs.split([shape[0] for shape in ours])
-
-    def place(self, ours: Tensor) -> Tensor:
-        """The part of one of ours that its part of theirs fills: all of it, unless there are several of theirs."""
-        return ours
-
-    def keeps(self, ours: Sequence[Shape]) -> bool:
-        """Whether theirs is the place in one of ours as it is."""
-        return len(ours) == 1 and self == JOINED
-
-    def sized(self, dims: Dims) -> Joined:
-        """The op for layers of these sizes."""
-        return self
-
-
-JOINED = Joined()
-
-
-@dataclass(frozen=True)
-class Transposed(Joined):
-    """Joined, then stored (in, out), the way of GPT-2's convolutions."""
-
-    def shape(self, ours: Sequence[Shape]) -> Shape:
-        return super().shape(ours)[::-1]
-
-    def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        return super().merge(ours).T
-
-    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        return super().split(theirs.T, ours)
-
-
-@dataclass(frozen=True)
-class PerHead(Joined):
-    """Queries, keys and values of the first head, then of the second, and so on (GPT-NeoX, BLOOM).
-
-    Where several heads share a key, their queries stand before it (Falcon).
-    """
-
-    heads: int | None = None
-    """Of keys; unless given, as many as the spec has."""
-
-    def sized(self, dims: Dims) -> Joined:
-        return self if self.heads is not None else PerHead(dims.kv_heads)
-
-    def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        import torch
-
-        return torch.cat([t.unflatten(0, (self.heads or 1, -1)) for t in ours], 1).flatten(0, 1)
-
-    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        heads = self.heads or 1
-        sizes = [shape[0] // heads for shape in ours]
-        return [t.flatten(0, 1) for t in theirs.unflatten(0, (heads, -1)).split(sizes, 1)]
-
-
-@dataclass(frozen=True)
-class Slice(Joined):
-    """One row of ours; the others are in tensors of their own (StableLM's norm of each head)."""
-
-    index: int
-
-    def shape(self, ours: Sequence[Shape]) -> Shape:
-        return ours[0][1:]
-
-    def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0][self.index]
-
-    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        return [theirs]
-
-    def place(self, ours: Tensor) -> Tensor:
-        return ours.detach()[self.index]
-
-    def keeps(self, ours: Sequence[Shape]) -> bool:
-        return True
-
-
-@dataclass(frozen=True)
-class Shaped(Joined):
-    """The same elements in the same order, in another shape (ViT's patches are a convolution)."""
-
-    form: Shape
-
-    def shape(self, ours: Sequence[Shape]) -> Shape:
-        return self.form
-
-    def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0].reshape(self.form)
-
-    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        return [theirs.reshape(ours[0])]
 
 
 @dataclass(frozen=True)
@@ -182,6 +79,7 @@ def decoder_map(
     op: Joined = JOINED,
     ignored: tuple[str, ...] = (),
     renamed: Mapping[str, str] | None = None,
+    head: str = "lm_head",
 ) -> StateMap:
     """The table of a decoder by its names: the list of its layers, the parts of a block, and those of its body.
 
@@ -193,12 +91,12 @@ def decoder_map(
         Rule(table, "embed.tokens.weight"),
         Rule(f"{body}.{parts.get('positions')}.weight", "decoder.positions.0.table"),
         Rule(f"{body}.{parts.get('final')}.{{p}}", "decoder.final_norm.{p}"),
-        Rule("lm_head.{p}", "head.{p}"),
+        Rule(f"{head}.{{p}}", "head.{p}"),
     )
     inner = {part: name for part, name in parts.items() if part in PARTS}
     return StateMap(
         rules=(*ends, *block_rules(f"{layers}.{{i}}", inner, op=op), *more),
-        copies={"lm_head.weight": table},
+        copies={f"{head}.weight": table},
         ignored=ignored,
         prefix=f"{body}.",
         renamed=renamed or {},
@@ -256,6 +154,8 @@ class StateMap:
     """Patterns of names that hold nothing learned, or nothing that this model uses; the public class reads none of them
     from its file but those in `computed`.
     """
+    others: tuple[str, ...] = ()
+    """Patterns among those of tensors that the public class does use, but for no text: how many there are is said."""
     computed: Mapping[str, Sines] = field(default_factory=dict)
     """Patterns among those that the public class does read -> what must stand there, since we compute it."""
     zeros: tuple[str, ...] = ()
@@ -266,6 +166,68 @@ class StateMap:
     """Old endings of names -> the present ones."""
     forms: Mapping[str, str] = field(default_factory=dict)
     """Patterns of names that the class uses in memory, but not in files -> those of files."""
+    extra: str = ""
+    """How a name ends that only an extra layer has, which predicts further tokens: all names beside it are ignored."""
+    also: tuple[StateMap, ...] = ()
+    """Tables of other layouts that files may have; this one is written."""
+
+    def layout(self, spec: ModelSpec, stored: Mapping[str, Shape]) -> StateMap:
+        """The table whose tensors these are: of this one and the others, that of which the largest share is there.
+
+        Names that all of them have with the same shape say nothing. Where no shape fits, names alone decide.
+        """
+        tables = (self, *self.also)
+        if len(tables) == 1:
+            return self
+        known = [{entry.theirs: entry.shape for entry in table.entries(spec)} for table in tables]
+        shared = set.intersection(*(set(own.items()) for own in known))
+
+        def share(place: int) -> tuple[float, float]:
+            own, names = known[place].items() - shared, known[place].keys()
+            there = {(tables[place].current(name, names), shape) for name, shape in stored.items()}
+            wanted = {name for name, _ in own}
+            named = wanted & {name for name, _ in there}
+            return (len(own & there) / len(own), len(named) / len(wanted)) if own else (0.0, 0.0)
+
+        return tables[max(range(len(tables)), key=share)]
+
+    def as_encoder(self) -> StateMap:
+        """The table of a decoder for an encoder with the same layers."""
+
+        def moved(rule: Rule) -> Rule:
+            names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
+            return replace(rule, ours=tuple(re.sub(r"^decoder\.", "encoder.", name) for name in names))
+
+        return replace(self, rules=tuple(map(moved, self.rules)), also=tuple(table.as_encoder() for table in self.also))
+
+    def bare(self) -> StateMap:
+        """The table of files without a head: names lack the prefix, and a head that is there all the same is ignored."""
+
+        def holds_head(rule: Rule) -> bool:
+            return (rule.ours if isinstance(rule.ours, str) else rule.ours[0]).startswith("head.")
+
+        heads = {rule.theirs.replace("{p}", "weight") for rule in self.rules if holds_head(rule)}
+        heads |= {rule.theirs.replace("{p}", "bias") for rule in self.rules if holds_head(rule)}
+        heads |= {copy for copy, name in self.copies.items() if name in heads}
+        return replace(
+            self,
+            rules=tuple(
+                replace(rule, theirs=rule.theirs.removeprefix(self.prefix))
+                for rule in self.rules
+                if not holds_head(rule)
+            ),
+            copies={
+                copy.removeprefix(self.prefix): name.removeprefix(self.prefix)
+                for copy, name in self.copies.items()
+                if copy not in heads
+            },
+            repeated=(),
+            ignored=(*self.ignored, *map(re.escape, sorted(heads))),
+            zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
+            prefix="",
+            forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,
+            also=tuple(table.bare() for table in self.also),
+        )
 
     def entries(self, spec: ModelSpec) -> list[Entry]:
         """The rules that count for a spec, for every layer, in the order of our inventory."""
@@ -282,7 +244,10 @@ class StateMap:
                 theirs, *own = (name.replace("{i}", str(i)).replace("{p}", p) for name in (rule.theirs, *names))
                 if all(name in inventory for name in own):
                     ours = tuple(own)
-                    found.setdefault(theirs, Entry(theirs, ours, tuple(inventory[name].shape for name in ours), op))
+                    shapes = tuple(inventory[name].shape for name in ours)
+                    for n in range(shapes[0][0]) if "{n}" in theirs else (0,):
+                        name = theirs.replace("{n}", str(n))
+                        found.setdefault(name, Entry(name, ours, shapes, op.at(n)))
         order = {name: place for place, name in enumerate(inventory)}
         return sorted(found.values(), key=lambda entry: order[entry.ours[0]])
 
@@ -294,9 +259,12 @@ class StateMap:
 
     def placed(self, stored: Iterable[str], known: Iterable[str]) -> dict[str, str]:
         """Present name -> stored name of all that is neither ignored nor a copy of something that is there too."""
-        names, found, copies = set(known), dict[str, str](), dict[str, str]()
+        names, found, copies, given = set(known), dict[str, str](), dict[str, str](), list(stored)
         ignored = re.compile("|".join(f"(?:{pattern})" for pattern in self.ignored) or r"(?!)")
-        for name, current in self._renamed(stored, names):
+        extra = tuple(name.removesuffix(self.extra) for name in given if self.extra and name.endswith(self.extra))
+        for name, current in self._renamed(given, names):
+            if name.startswith(extra):
+                continue
             if current in names:
                 found[current] = name
             elif current in self.copies:

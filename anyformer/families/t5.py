@@ -47,6 +47,7 @@ class T5(like.T5Like, kind="t5"):
             changes=VOCAB | GATED, hub=("google/t5-v1_1-{}",), evidence=EVIDENCE, note=LOSS),
     )  # fmt: skip
     architectures = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
+    bodies = ("T5EncoderModel",)
     before_types = True
     keys = like.keys(vocab=32128, ffn=2048, depth=6, heads=8, projection="relu") | {
         "scale_decoder_outputs": flag(False, null=True)

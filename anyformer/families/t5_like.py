@@ -1,8 +1,9 @@
 """What T5 and its relatives share: the names of their keys and of their tensors."""
 
+from dataclasses import replace
 from typing import Any
 
-from anyformer.families import family
+from anyformer.families import family, tasks
 from anyformer.families.config_keys import ACTIVATIONS, GATED, Key, activation, flag, must, read_ids, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.statemap import Rule, StateMap
@@ -41,15 +42,25 @@ def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> di
         # What feed_forward_proj says in other words.
         "dense_act_fn": text(None),
         "is_gated_act": flag(False, null=True),
-        "is_encoder_decoder": must(True),
+        "is_encoder_decoder": flag(True),
         "is_decoder": must(False),
     }
 
 
-class T5Like(family.Family):
-    """What they share beyond their keys."""
+INSIDE = ("", "transformer.")
+"""Where two of its classes have the body."""
+TASKS = tasks.BART | {
+    tasks.SEQUENCE: replace(tasks.BART[tasks.SEQUENCE], moved=INSIDE),
+    tasks.TOKEN: tasks.token(encoder=True, moved=INSIDE, keys={"is_encoder_decoder": must(True, False)}),
+}
 
+
+class T5Like(family.Family):
+    """What they share beyond their keys. The class without a head is the encoder alone."""
+
+    encodes = True
     written_from = (0, 0)
+    tasks = TASKS
     # Heads are narrower than the width, and stacks differ in depth.
     small = {
         "d_kv": 6, "num_layers": 2, "num_decoder_layers": 3, "relative_attention_num_buckets": 8,
@@ -60,6 +71,12 @@ class T5Like(family.Family):
     def read(cls, c: Values) -> dict[str, Any]:
         found, decoder, special = super().read(c), c["num_decoder_layers"], read_ids(c, c["vocab_size"])
         found["context"] = c["n_positions"] or cls.base["context"]
+        if c.bare:
+            return found | {"topology": "encoder"}
+        if not c["is_encoder_decoder"]:
+            c.refuse(
+                "is_encoder_decoder", "false changes what the model computes in a way that a spec can't say", "true"
+            )
         if decoder not in (None, c["num_layers"]):
             found["decoder.depth"] = decoder
         # Every T5 starts with its padding.
@@ -67,8 +84,8 @@ class T5Like(family.Family):
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        own = {"num_decoder_layers": spec.stack("decoder").depth, "is_encoder_decoder": True}
-        return super().write(spec) | own
+        two = spec.topology == "encoder-decoder"
+        return super().write(spec) | {"num_decoder_layers": spec.stacks[-1].depth, "is_encoder_decoder": two}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
@@ -92,5 +109,7 @@ class T5Like(family.Family):
             rules=tuple(rules),
             copies=dict.fromkeys(tables, "shared.weight"),
             # A bias of the first cross-attention that the first release stored and no class reads.
-            ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+            ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+            if spec.topology == "encoder-decoder"
+            else (r"decoder\..*",),
         )

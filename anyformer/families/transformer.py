@@ -17,9 +17,11 @@ PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 PARTS = {
     **{name: f"self_attn.{own}" for name, own in PROJECTIONS.items()},
     **{f"cross_{name}": f"encoder_attn.{own}" for name, own in PROJECTIONS.items()},
-    "attention_after": "self_attn_layer_norm", "cross_after": "encoder_attn_layer_norm",
-    "up": "fc1", "down": "fc2", "ffn_after": "final_layer_norm",
+    "up": "fc1", "down": "fc2",
 }  # fmt: skip
+NORMS = {"attention": "self_attn_layer_norm", "cross": "encoder_attn_layer_norm", "ffn": "final_layer_norm"}
+# They have the same names before a branch (mBART) and after its addition (BART).
+PARTS |= {f"{branch}_{slot}": name for branch, name in NORMS.items() for slot in ("inner", "after")}
 SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
 """Tables that are computed."""
 
@@ -72,6 +74,8 @@ TWO_DEPTHS: dict[str, Any] = {
 
 class TwoStacks(Family):
     """What those classes share beyond their keys."""
+
+    exempt = "padding on the left of a source: the class counts positions by column, padding included"
 
     written_from = (0, 0)
 

@@ -6,19 +6,18 @@ though it leaves a head of its own in place. A model that is read here computes 
 that were trained without it, as earlier releases gave them: `spec.vary({"head.scale": 1.0})`.
 """
 
-from anyformer.families import t5_like as like
 from anyformer.families.config_keys import flag
-from anyformer.families.mt5 import BASE, KEYS
+from anyformer.families.mt5 import MT5
 
 
-class UMT5(like.T5Like, kind="umt5"):
+class UMT5(MT5, kind="umt5"):
     """UMT5. Its sizes were not confirmed, so it has no preset; its checkpoints are read."""
 
-    base = BASE | {
+    base = MT5.base | {
         "position": {"kind": "t5", "buckets": 32, "max_distance": 128, "shared": False},
         "head": {"kind": "lm", "tied": False, "scale": "1/sqrt(width)"},
     }
     architectures = ("UMT5ForConditionalGeneration",)
+    bodies = ("UMT5EncoderModel",)
     # The public class does not read scalable_attention.
-    keys = KEYS | {"scalable_attention": flag(True)}
-    small = dict(like.T5Like.small) | {"tie_word_embeddings": False}
+    keys = MT5.keys | {"scalable_attention": flag(True)}

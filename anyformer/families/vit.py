@@ -7,6 +7,7 @@ from anyformer.families.config_keys import TABLE, Key, activation, are_whole, fl
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
 from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
+from anyformer.families.tasks import read_labels, write_labels
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
 
@@ -75,18 +76,13 @@ class ViT(Family, kind="vit"):
     def read(cls, c: Values) -> dict[str, Any]:
         found = super().read(c)
         tokens = (found["embed.image"] // max(found["embed.patch"], 1)) ** 2 + 1
-        named, count = c["id2label"], 2 if c["num_labels"] is None else c["num_labels"]
-        if named is not None and c["num_labels"] not in (None, len(named)):
-            c.refuse("num_labels", f"{count} is not the number of names in id2label, {len(named)}")
-        return found | {"vocab": 0, "context": tokens, "head.labels": count if named is None else len(named)}
+        count, names = read_labels(c)
+        return found | {"vocab": 0, "context": tokens, "head.labels": count, "head.names": list(names)}
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        names = [f"LABEL_{i}" for i in range(getattr(spec.head, "labels", 0))]
-        return super().write(spec) | {
-            "id2label": {str(i): name for i, name in enumerate(names)},
-            "label2id": {name: i for i, name in enumerate(names)},
-        }
+        head = spec.head
+        return super().write(spec) | write_labels(getattr(head, "names", ()), getattr(head, "labels", 0))
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

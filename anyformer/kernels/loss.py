@@ -46,6 +46,14 @@ def squared_error(answers: Tensor, labels: Tensor) -> LossTerms:
     return LossTerms(error, {"squared_error": error}, count)
 
 
+def binary_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerms:
+    """Mean over all classes, each of which is there (1) or not (0)."""
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    error = F.binary_cross_entropy_with_logits(logits.to(exact), labels.to(exact))
+    count = torch.full((), labels.numel(), device=labels.device)
+    return LossTerms(error, {"binary_cross_entropy": error}, count)
+
+
 class Routed(NamedTuple):
     """What the router of one layer said of each token."""
 

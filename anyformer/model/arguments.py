@@ -30,6 +30,9 @@ ENCODER_DECODER = ("decoder_input_ids", "decoder_attention_mask", "decoder_segme
 SOURCE = ("input_ids", "encoder_states", "attention_mask", "positions", "segments", "token_types", "global_mask")
 """What describes the source of an encoder-decoder, which a cache remembers after the first call."""
 
+CHOSEN = ("input_ids", "values", "pixel_values", "attention_mask", "positions", "token_types", "global_mask")
+"""What has a row for each choice, where a head compares several."""
+
 
 @dataclass
 class Arguments:
@@ -54,6 +57,22 @@ class Arguments:
     """False: a pass with labels of tokens answers their loss without the logits, which may be most of its memory."""
     label_smoothing: float | None = None
     """None: the spec's."""
+
+    choices: int | None = None
+    """Rows that belong together, where a head compares several."""
+
+    def by_row(self, spec: ModelSpec) -> "Arguments":
+        """Several rows each (batch, choices, tokens) as one row after the other."""
+        rows: Tensor | None = getattr(self, spec.embed.reads)
+        least = {"input_ids": 3, "values": 4, "pixel_values": 5}[spec.embed.reads]
+        if rows is None or rows.dim() != least:
+            raise InputError(
+                f"{spec.embed.reads}: a 'choice' head compares several rows, so (batch, choices, ...) is expected, got "
+                f"{None if rows is None else tuple(rows.shape)}"
+            )
+        given = {name: getattr(self, name) for name in CHOSEN}
+        flat = {name: one.flatten(0, 1) for name, one in given.items() if one is not None and one.dim() > 2}
+        return dataclasses.replace(self, **flat, choices=rows.shape[1])
 
     def source(self, spec: ModelSpec) -> Tensor:
         """What the embedding reads."""

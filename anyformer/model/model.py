@@ -1,5 +1,6 @@
 """The one model class: decoder, encoder and encoder-decoder are the same stacks between the same ends."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
-from anyformer.kernels.loss import IGNORE, LossTerms, balance, cross_entropy, router_z, squared_error
+from anyformer.kernels.loss import (
+    IGNORE,
+    LossTerms,
+    balance,
+    binary_cross_entropy,
+    cross_entropy,
+    router_z,
+    squared_error,
+)
 from anyformer.model.arguments import (
     Arguments,
     check,
@@ -20,13 +29,13 @@ from anyformer.model.arguments import (
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout, declared_length, document_length, follows, place
 from anyformer.parts.embedding import TokenEmbedding, embedding
-from anyformer.parts.heads import LossRequest, head_module, pool_hidden
+from anyformer.parts.heads import LossRequest, answered, eos_among, head_module, pool_hidden, pooled
 from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.axes import ParamSpec
-from anyformer.specs.embed_head import RegressionHead, TokenEmbed, TokenHead
+from anyformer.specs.embed_head import AnswerHead, ChoiceHead, RegressionHead, SequenceHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.number_format import ranges
 from anyformer.specs.parameters import weights
@@ -113,6 +122,8 @@ class Model(nn.Module):
             return_logits, label_smoothing,
         )  # fmt: skip
         check(given, self.spec, reads_length=self.reads_length)
+        if isinstance(self.spec.head, ChoiceHead):
+            given = given.by_row(self.spec)
         run = self._forward_seq2seq if self.spec.topology == "encoder-decoder" else self._forward_single
         if cache is None or not torch.is_grad_enabled():
             return run(given)
@@ -208,6 +219,8 @@ class Model(nn.Module):
 
     def _forward_seq2seq(self, given: Arguments) -> Output:
         """A pass of an encoder-decoder."""
+        if given.decoder_input_ids is None and not self.spec.head.predicts_tokens:
+            given = self._reread(given)
         cache, states = given.cache, given.encoder_states
         if cache is not None and cache.has_source:
             source = TokenLayout(pos_BT=cache.source_pos_BS, valid_BT=cache.source_valid_BS)  # type: ignore[arg-type]
@@ -288,39 +301,53 @@ class Model(nn.Module):
             layout.router_outputs = []
         return layout
 
+    def _reread(self, given: Arguments) -> Arguments:
+        """Decoder inputs for a head that predicts no tokens (BART, T5): the source once more, to be shifted."""
+        if given.input_ids is None or self.spec.source_vocab is not None:
+            why = "the source" if given.input_ids is None else "a source of the same vocabulary"
+            raise TypeError(f"an encoder-decoder needs decoder_input_ids, or {why} to read once more in its decoder")
+        return dataclasses.replace(given, decoder_attention_mask=given.attention_mask, decoder_segments=given.segments)
+
     def _teacher_forced(self, given: Arguments) -> Tensor:
-        """Decoder inputs from labels: the label before, and the start id where a document begins."""
-        labels = given.labels
-        if labels is None or not self.spec.head.predicts_tokens:
-            no_tokens = f"as labels of a {self.spec.head.kind!r} head are no tokens"
-            why = "or labels to make them from" if labels is None else no_tokens
-            raise TypeError(f"an encoder-decoder needs decoder_input_ids, {why}")
+        """Decoder inputs from labels, or from the source: the token before, and the start id where a document begins."""
+        labels = given.labels if self.spec.head.predicts_tokens else given.input_ids
+        if labels is None:
+            raise TypeError("an encoder-decoder needs decoder_input_ids, or labels to make them from")
         start, pad = self.spec.ids.start, self.spec.ids.pad
-        if start is None:
-            raise InputError(
-                "decoder_input_ids: the spec has no ids.start to make them from labels; set it, or pass them"
-            )
+        if start is None and (self.spec.head.predicts_tokens or given.segments is not None):
+            raise InputError("decoder_input_ids: the spec has no ids.start to begin them with; set it, or pass them")
         check_ids("labels", labels)
         batch, tokens = labels.shape
         check_per_token("decoder_attention_mask", given.decoder_attention_mask, batch, tokens)
         check_per_token("decoder_segments", given.decoder_segments, batch, tokens)
-        before = torch.cat((torch.full_like(labels[:, :1], start), labels[:, :-1]), 1)
-        before = before.masked_fill(before == IGNORE, start if pad is None else pad)
         mask, segments = given.decoder_attention_mask, given.decoder_segments
+        if start is None:
+            # A row's last token, which says its language (mBART).
+            first = pooled(labels[..., None], None if mask is None else mask != 0, "last")
+        else:
+            first = torch.full_like(labels[:, :1], start)
+        before = torch.cat((first, labels[:, :-1]), 1)
+        before = torch.where(before == IGNORE, first if pad is None else pad, before)
         follow = follows(place(batch, tokens, labels.device, mask_BT=mask, segments_BT=segments))
-        return before if follow is None else before.masked_fill(~follow, start)
+        return before if follow is None else torch.where(follow, before, first)
 
     def _head_and_loss(
         self, states: Tensor, layout: TokenLayout, given: Arguments, *, shift: bool, source: TokenLayout | None = None
     ) -> Output:
         """The head's answer, and the loss if there are labels."""
         head = self.spec.head
-        hidden = pool_hidden(head, states, layout.valid_BT, given.token_types) if head.pools else states
+        hidden = states
+        if head.pools:
+            ids = given.input_ids if given.decoder_input_ids is None else given.decoder_input_ids
+            hidden = pool_hidden(head, states, layout.valid_BT, given.token_types, eos_among(self.spec, ids))
         out = Output(hidden=hidden, cache=given.cache)
         if self.head is None:
             return out
         if given.labels is None or given.return_logits or not isinstance(head, TokenHead):
-            out.logits = self.head(hidden)
+            out.logits = answered(head, self.head(hidden), layout.valid_BT)
+        if given.choices is not None and out.logits is not None:
+            rows = (-1, given.choices)
+            out.hidden, out.logits = hidden.unflatten(0, rows), out.logits.view(rows)
         if given.labels is not None:
             terms = self._with_router_losses(self._loss(out, given, given.labels, layout, shift=shift), source, layout)
             out.loss, out.losses, out.label_count = terms.total, terms.terms, terms.label_count
@@ -328,16 +355,26 @@ class Model(nn.Module):
 
     def _loss(self, out: Output, given: Arguments, labels: Tensor, layout: TokenLayout, *, shift: bool) -> LossTerms:
         """Of the logits; or, if they were not made, of what the head reads."""
-        spec, logits, rows = self.spec, out.logits, out.hidden.shape[:-1]
-        if isinstance(spec.head, RegressionHead) and logits is not None:
+        spec, logits, rows = self.spec, out.logits, out.hidden.shape[: 1 if self.spec.head.pools else -1]
+        asked = spec.head.problem if isinstance(spec.head, SequenceHead) else None
+        if isinstance(spec.head, SequenceHead) and asked is None and labels.is_floating_point():
+            asked = "regression" if spec.head.labels == 1 else "multi"
+        if logits is not None and (asked in ("multi", "regression") or isinstance(spec.head, RegressionHead)):
             wanted = labels if labels.dim() == 2 else labels[:, None]
             if wanted.shape != logits.shape:
                 raise InputError(f"labels: expected {tuple(logits.shape)}, got {tuple(labels.shape)}")
-            return squared_error(logits, wanted)
+            return (binary_cross_entropy if asked == "multi" else squared_error)(logits, wanted)
+        if isinstance(spec.head, AnswerHead):
+            rows = (rows[0], 2)
         if labels.shape != rows:
             raise InputError(f"labels: expected {tuple(rows)}, got {tuple(labels.shape)}")
         check_whole("labels", labels)
-        if not spec.head.pools:
+        if isinstance(spec.head, AnswerHead) and logits is not None:
+            # Classes are the tokens of a row: where the answer starts, and where it ends.
+            logits = logits.transpose(1, 2)
+            if layout.valid_BT is not None:
+                logits = logits.masked_fill(~layout.valid_BT[:, None], torch.finfo(logits.dtype).min)
+        elif not spec.head.pools:
             shift = shift and isinstance(spec.head, TokenHead)
             labels = counted_labels(labels, layout, shift=shift, prefix=self.decoder.prefix if shift else 0)
         smoothing = spec.loss.label_smoothing if given.label_smoothing is None else given.label_smoothing

@@ -20,12 +20,13 @@ HEAD = "head.weight"
 
 
 @torch.no_grad()
-def quantize(model: Model, kind: str) -> Model:
+def quantize(model: Model, kind: str, known: Mapping[str, Numbers] | None = None) -> Model:
     """The model with weights of "int8" or "int4", ready to read; `model` itself is used up.
 
     Embeddings, norms, biases, and projections that few tokens use stay as they are. What it costs in quality is
-    measured by `anyformer.evals.quality`.
+    measured by `anyformer.evals.quality`. `known` are numbers of this kind, by names of weights, that need not be found.
     """
+    known = known or {}
     check_kind(kind, next(model.parameters()).device)
     if is_quantized(model):
         raise CapabilityError("quantize: this model is quantised already; load it again")
@@ -36,11 +37,16 @@ def quantize(model: Model, kind: str) -> Model:
         )
     numbers: dict[str, Numbers] = {}
     for body, names in products(model):
+        found = [known.get(weight) for weight in names.values()]
+        alike = None not in found and len({(part.group, part.scale.dtype) for part in found if part is not None}) == 1
         for name, weight in names.items():
-            numbers[weight] = numbers_of(body.get_submodule(name).get_parameter("weight"), kind)
+            own = body.get_submodule(name).get_parameter("weight")
+            # Maps that are one product have scales of one kind.
+            numbers[weight] = known[weight].to(own.device) if alike else numbers_of(own, kind)
     head = model.head
     if isinstance(head, LMHead):
-        numbers[HEAD] = numbers_of(head.product()[0], kind)
+        own = head.product()[0]
+        numbers[HEAD] = known[HEAD].to(own.device) if HEAD in known else numbers_of(own, kind)
     return install(model, numbers)
 
 

@@ -88,4 +88,8 @@ class TensorFile:
                     at += got
 
             with self._reading(name):
-                list(self._workers.map(fill, range(0, len(room), PIECE)))
+                if len(room) <= PIECE:
+                    # A thread costs more than a small tensor does, and experts are many.
+                    fill(0)
+                else:
+                    list(self._workers.map(fill, range(0, len(room), PIECE)))

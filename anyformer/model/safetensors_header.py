@@ -16,7 +16,7 @@ from anyformer.errors import CheckpointError
 MOST = 2**25
 """Bytes of the longest header that is parsed; a thousand layers need less than one million."""
 SIZES = {
-    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4,
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4,
     "F32": 4, "I64": 8, "U64": 8, "F64": 8,
 }  # fmt: skip
 """Bytes of an element."""

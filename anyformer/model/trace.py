@@ -26,7 +26,7 @@ from anyformer.model.token_layout import TokenLayout
 from anyformer.parts.attention import Attention
 from anyformer.parts.attention_metadata import AttentionMetadata, gather_tokens
 from anyformer.parts.global_attention import put_global_rows
-from anyformer.parts.heads import pool_hidden
+from anyformer.parts.heads import answered, eos_among, pool_hidden
 from anyformer.parts.replay import ReplayLog
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.patterns import Tokens
@@ -214,7 +214,11 @@ def trace(
         """
         states, valid = getattr(watch.model, sites.last).finish(streams), watch.layouts[sites.last].valid_BT
         head: Any = watch.model.head
-        return head(pool_hidden(model.spec.head, states, valid, given.get("token_types")))
+        ids = next((given[name] for name in ("decoder_input_ids", "input_ids") if given.get(name) is not None), None)
+        ends = eos_among(model.spec, None if ids is None else ids.flatten(0, -2))
+        read = pool_hidden(model.spec.head, states, valid, given.get("token_types"), ends)
+        answer = answered(model.spec.head, head(read), valid)
+        return answer.view_as(output.logits) if model.spec.head.kind == "choice" else answer
 
     with torch.no_grad():
         output, found = watch.model(**given), watch.found

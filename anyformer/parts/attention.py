@@ -299,7 +299,7 @@ class Attention(FusedInputs):
 def temperature(spec: Temperature, q_pos_BT: Tensor, like: Tensor) -> Tensor:
     """The factor on queries that grows with their position, (B,T,1,1)."""
     exact = torch.promote_types(like.dtype, torch.float32)
-    place = (q_pos_BT + 1).to(exact)
+    place = (q_pos_BT + spec.offset).to(exact)
     if spec.kind == "log1p":
         factor = 1 + spec.strength * torch.log1p(torch.floor(place / spec.length))
     else:

@@ -18,7 +18,17 @@ from anyformer.parts.embedding import Embedding
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
 from anyformer.specs.axes import FeedForward
-from anyformer.specs.embed_head import Head, LabelHead, NoHead, PairHead, Pool, RegressionHead, SequenceHead, TokenHead
+from anyformer.specs.embed_head import (
+    ChoiceHead,
+    Classifier,
+    Head,
+    NoHead,
+    PairHead,
+    Pool,
+    RegressionHead,
+    SequenceHead,
+    TokenHead,
+)
 from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
 
@@ -98,18 +108,28 @@ class LMHead(nn.Module):
         return f"{self.shape[0]} -> {self.shape[1]}{more}"
 
 
-class ClassifierHead(nn.Module):
-    """A linear answer, after an optional dense layer with tanh."""
+class LinearHead(nn.Module):
+    """A linear answer, after an optional dense layer with its activation and norm."""
 
-    def __init__(self, into: int, out: int, *, dense: bool = False, dropout: float = 0.0) -> None:
+    def __init__(
+        self, spec: ModelSpec, into: int, out: int, head: Classifier | None = None, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        self.dense = Linear(into, into, bias=True) if dense else None
-        self.answer = Linear(into, out, bias=True)
+        self.dense = self.norm = self.activation = None
+        if head is not None and head.dense:
+            wide, leaf = head.dense_width or into, FeedForward.named(head.activation)
+            self.dense = Linear(into, wide, bias=head.dense_bias)
+            self.norm = Norm(spec.stacks[-1].norm.leaf, (wide,)) if head.norm else None
+            self.activation = None if leaf is None else leaf()
+            into = wide
+        self.answer = Linear(into, out, bias=head is None or head.bias)
         self.dropout = dropout
 
     def forward(self, hidden: Tensor) -> Tensor:
         if self.dense is not None:
-            hidden = self.dense(hidden).tanh()
+            hidden = self.dense(hidden)
+            hidden = hidden if self.activation is None else self.activation.combine(hidden)
+            hidden = hidden if self.norm is None else self.norm(hidden)
         if self.dropout > 0:
             hidden = F.dropout(hidden, self.dropout, self.training)
         return self.answer(hidden)
@@ -120,24 +140,25 @@ def head_module(spec: ModelSpec, table: Embedding | None) -> nn.Module | None:
     match spec.head:
         case TokenHead() as head:
             return LMHead(spec, head, table)
-        case SequenceHead() as head:
-            return ClassifierHead(spec.out_width, head.labels, dense=head.dense, dropout=head.dropout)
-        case PairHead() | LabelHead() as head:
-            into = (4 if isinstance(head, PairHead) else 1) * spec.out_width
-            return ClassifierHead(into, head.labels, dropout=head.dropout)
+        case Classifier() as head:
+            return LinearHead(spec, spec.out_width, head.answers, head, head.dropout)
+        case PairHead() as head:
+            return LinearHead(spec, 4 * spec.out_width, head.labels, dropout=head.dropout)
         case RegressionHead() as head:
-            return ClassifierHead(spec.out_width, head.outputs, dropout=head.dropout)
+            return LinearHead(spec, spec.out_width, head.outputs, dropout=head.dropout)
         case NoHead():
             return None
         case _:
             raise TypeError(f"no module for head kind {spec.head.kind!r}")
 
 
-def pool_hidden(head: Head, states_BTD: Tensor, valid_BT: Tensor | None, types_BT: Tensor | None) -> Tensor:
+def pool_hidden(
+    head: Head, states_BTD: Tensor, valid_BT: Tensor | None, types_BT: Tensor | None, ends_BT: Tensor | None = None
+) -> Tensor:
     """What the head reads: the states themselves, or one vector for each row."""
     match head:
-        case SequenceHead(pool=pool) | RegressionHead(pool=pool):
-            return pooled(states_BTD, valid_BT, pool)
+        case SequenceHead(pool=pool) | ChoiceHead(pool=pool) | RegressionHead(pool=pool):
+            return pooled(states_BTD, valid_BT, pool, ends_BT)
         case PairHead():
             if types_BT is None:
                 raise InputError(
@@ -150,15 +171,36 @@ def pool_hidden(head: Head, states_BTD: Tensor, valid_BT: Tensor | None, types_B
             return states_BTD
 
 
-def pooled(states_BTD: Tensor, valid_BT: Tensor | None, pool: Pool) -> Tensor:
-    """One vector for each row, from its real tokens."""
+def answered(head: Head, answers: Tensor, valid_BT: Tensor | None) -> Tensor:
+    """The answer for each row, from what the module of a head made of what it reads."""
+    return pooled(answers, valid_BT, "mean") if getattr(head, "pool", "") == "late" else answers
+
+
+def eos_among(spec: ModelSpec, ids_BT: Tensor | None) -> Tensor | None:
+    """Where a row has an eos; None if the head does not ask."""
+    if getattr(spec.head, "pool", "") != "eos":
+        return None
+    if ids_BT is None:
+        raise InputError("input_ids is missing: the head reads the state at the last eos of a row (head.pool is 'eos')")
+    found_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    for one in spec.ids.eos:
+        found_BT = found_BT | (ids_BT == one)
+    return found_BT
+
+
+def pooled(states_BTD: Tensor, valid_BT: Tensor | None, pool: Pool, ends_BT: Tensor | None = None) -> Tensor:
+    """One vector for each row, from its real tokens. Of a row without an eos ("eos") it is that of the last one."""
+    if pool == "late":
+        return states_BTD
     if pool == "mean":
         return states_BTD.mean(1) if valid_BT is None else mean_over(states_BTD, valid_BT)
-    if valid_BT is None:
+    if valid_BT is None and ends_BT is None:
         return states_BTD[:, 0 if pool == "first" else -1]
-    real = valid_BT.long()
-    if pool == "last":
-        real = real * torch.arange(1, real.shape[1] + 1, device=real.device)
+    real = states_BTD.new_ones(states_BTD.shape[:2], dtype=torch.long) if valid_BT is None else valid_BT.long()
+    if pool != "first":
+        order = torch.arange(1, real.shape[1] + 1, device=real.device)
+        # Every eos comes after all that is none.
+        real = real * (order if ends_BT is None else order + ends_BT * real.shape[1])
     return states_BTD[torch.arange(states_BTD.shape[0], device=real.device), real.argmax(-1)]
 
 

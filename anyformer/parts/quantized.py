@@ -28,6 +28,10 @@ class Numbers(NamedTuple):
         """Some outputs of it."""
         return self._replace(data_OI=self.data_OI[start:end], scale=self.scale[start:end])
 
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+        return self._replace(data_OI=self.data_OI.to(device), scale=self.scale.to(device))
+
     def floats(self, dtype: torch.dtype) -> Tensor:
         """The weights (out, in) that it stands for."""
         if self.group:

@@ -58,6 +58,8 @@ class ParamSpec:
     shape: tuple[int, ...]
     role: Role
     fill: float | None = None
+    exact: bool = False
+    """Whether it stays in at least float32 when a model is cast to 16 bits."""
 
     @property
     def size(self) -> int:

@@ -7,8 +7,11 @@ from typing import ClassVar, Literal
 from anyformer.specs.axes import Leaf, Position, Problem
 from anyformer.specs.formulas import Scale
 
-Pool = Literal["first", "last", "mean"]
-POOLED: dict[Pool, str] = {"first": "the first state", "last": "the last state", "mean": "mean_t h_t"}
+Pool = Literal["first", "last", "mean", "eos", "late"]
+POOLED: dict[Pool, str] = {
+    "first": "the first state", "last": "the last state", "mean": "mean_t h_t", "eos": "the state at the last eos",
+    "late": "each state, of whose answers this is the mean",
+}  # fmt: skip
 """What a head that pools reads, in an equation."""
 
 
@@ -159,19 +162,91 @@ class TokenHead(Head, kind="lm"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceHead(Head, kind="sequence"):
-    """A class for the whole row."""
+class Classifier(Head):
+    """A linear answer, after an optional dense layer."""
+
+    minimum = {"dense_width": 1}
+    dense: bool = False
+    """A dense layer with an activation before the classifier (BERT's pooler, RoBERTa's classification head)."""
+    dense_width: int | None = None
+    """Width that it leads to; unset: that of what the head reads."""
+    dense_bias: bool = True
+    """Whether it has a bias; ModernBERT's has none."""
+    activation: str = "tanh"
+    """Its activation: an ungated ffn kind, or `none`."""
+    norm: bool = False
+    """A norm after it, of the model's kind (ModernBERT)."""
+    bias: bool = True
+    """A bias on the answer; decoder classes have none."""
+    dropout: float = 0.0
+
+    @property
+    def answers(self) -> int:
+        """Numbers in an answer."""
+        return 1
+
+    def read(self, state: str) -> str:
+        """What the classifier reads, in an equation."""
+        if not self.dense:
+            return state
+        dense = f"W_d {state}{' + b_d' if self.dense_bias else ''}"
+        inner = f"({dense})" if self.activation == "none" else f"{self.activation}({dense})"
+        return f"norm({inner})" if self.norm else inner
+
+    def linear(self, state: str) -> str:
+        """The answer, in an equation."""
+        return f"W {self.read(state)}{' + b' if self.bias else ''}"
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        for name in ("dense_width", "dense_bias", "activation", "norm"):
+            if not self.dense and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                yield name, "has no effect without dense"
+        names, labels = getattr(self, "names", ()), getattr(self, "labels", None)
+        if names and labels is not None and len(names) != labels:
+            yield "names", f"there are {len(names)} for {labels} labels; give one for each, or none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceHead(Classifier, kind="sequence"):
+    """Classes of the whole row."""
 
     title = "sequence classes"
     pools = True
     labels: int
+    names: tuple[str, ...] = ()
+    """What the classes are called, in their order; empty: LABEL_0, LABEL_1 ..."""
+    problem: Literal["single", "multi", "regression"] | None = None
+    """What the answer is: one class of several, any number of them, or real numbers. Unset: what the labels are; whole
+    numbers are classes, real ones are `regression` if there is one label, else `multi`."""
     pool: Pool = "first"
-    dense: bool = False
-    """A dense layer with tanh before the classifier (BERT's pooler)."""
-    dropout: float = 0.0
+
+    @property
+    def answers(self) -> int:
+        return self.labels
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.problem == "single" and self.labels == 1:
+            yield (
+                "problem",
+                "'single' is one class of several, and labels is 1; pick 'regression' or 'multi', or leave it",
+            )
 
     def equation(self) -> str:
-        return f"logits = W {'tanh(W_d h + b_d)' if self.dense else 'h'} + b, h = {POOLED[self.pool]}"
+        return f"logits = {self.linear('h')}, h = {POOLED[self.pool]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceHead(Classifier, kind="choice"):
+    """Which of several rows is the right one: a score for each."""
+
+    title = "multiple choice"
+    pools = True
+    pool: Pool = "first"
+
+    def equation(self) -> str:
+        return f"logit of a choice = {self.linear('h')}, h = {POOLED[self.pool]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,18 +256,41 @@ class PairHead(Head, kind="pair"):
     title = "pair classes"
     pools = True
     labels: int
+    names: tuple[str, ...] = ()
+    """What the classes are called, in their order; empty: LABEL_0, LABEL_1 ..."""
     dropout: float = 0.0
     formula = "logits = W [u, v, |u - v|, u * v] + b, u and v the means of h over text A and B"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelHead(Head, kind="token"):
+class LabelHead(Classifier, kind="token"):
     """A class for each token."""
 
     title = "token classes"
     labels: int
-    dropout: float = 0.0
-    formula = "logits_t = W h_t + b"
+    names: tuple[str, ...] = ()
+    """What the classes are called, in their order; empty: LABEL_0, LABEL_1 ..."""
+
+    @property
+    def answers(self) -> int:
+        return self.labels
+
+    def equation(self) -> str:
+        return f"logits_t = {self.linear('h_t')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerHead(Classifier, kind="qa"):
+    """Where in the row an answer starts and where it ends: two scores for each token."""
+
+    title = "answer spans"
+
+    @property
+    def answers(self) -> int:
+        return 2
+
+    def equation(self) -> str:
+        return f"(start_t, end_t) = {self.linear('h_t')}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,12 +70,15 @@ class HeadNorm:
 class Temperature:
     """A factor on the query that grows with its position p.
 
-    log1p: 1 + strength * ln(1 + floor((p + 1) / length)) (Llama 4); log_n: max(1, ln(p + 1) / ln(length)) (Qwen 1).
+    log1p: 1 + strength * ln(1 + floor((p + offset) / length)) (Llama 4, Ministral 3);
+    log_n: max(1, ln(p + offset) / ln(length)) (Qwen 1).
     """
 
     kind: Literal["log1p", "log_n"] = "log1p"
     length: int = 8192
     strength: float = 0.1
+    offset: int = 1
+    """What the first position counts as: 1, or 0 in Ministral 3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +174,8 @@ class SpecialIds:
     bos: int | None = None
     eos: tuple[int, ...] = ()
     start: int | None = None
-    """What a decoder of an encoder-decoder is fed first."""
+    """What a decoder of an encoder-decoder is fed first. Unset, where it reads the source once more for a head that
+    classifies: the last token of the row (mBART)."""
     source_pad: int | None = None
     """`pad` of the source, where that has a vocabulary of its own; unset: the same id."""
     source_eos: int | None = None

@@ -158,11 +158,16 @@ def _head(spec: ModelSpec) -> NamedWeights:
                 yield "head.weight", ParamSpec(shape=(spec.vocab, width), role="head")
             if head.bias:
                 yield "head.bias", ParamSpec(shape=(spec.vocab,), role="bias", fill=0.0)
-        case embed_head.SequenceHead() | embed_head.PairHead() | embed_head.LabelHead() as head:
-            if isinstance(head, embed_head.SequenceHead) and head.dense:
-                yield from linear("head.dense", width, width, "dense", True)
-            width = 4 * width if isinstance(head, embed_head.PairHead) else width
-            yield from linear("head.answer", head.labels, width, "head", True)
+        case embed_head.Classifier() as head:
+            if head.dense:
+                wide = head.dense_width or width
+                yield from linear("head.dense", wide, width, "dense", head.dense_bias)
+                if head.norm:
+                    yield from _norm("head.norm", spec.stacks[-1].norm.leaf, wide)
+                width = wide
+            yield from linear("head.answer", head.answers, width, "head", head.bias)
+        case embed_head.PairHead() as head:
+            yield from linear("head.answer", head.labels, 4 * width, "head", True)
         case embed_head.RegressionHead() as head:
             yield from linear("head.answer", head.outputs, width, "head", True)
         case _:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyformer.errors import nearest
 from anyformer.specs.axes import FeedForward, Leaf, Position
 from anyformer.specs.codec import Problems, fields_of, join, related
-from anyformer.specs.embed_head import PatchEmbed, TokenEmbed, TokenHead
+from anyformer.specs.embed_head import Classifier, PatchEmbed, SequenceHead, TokenEmbed, TokenHead
 from anyformer.specs.formulas import Scale, ScaleTextError, evaluate
 from anyformer.specs.layer import Attention, BlockWiring, Layer, Temperature
 from anyformer.specs.patterns import Tokens
@@ -214,6 +214,11 @@ def _head(spec: ModelSpec) -> Findings:
         yield Finding("head.kind", why, ("embed.kind", "topology"))
     for name in ("labels", "outputs"):
         yield from at_least(f"head.{name}", getattr(head, name, None), 1)
+    if getattr(head, "pool", "") == "eos" and not (tokens_in and spec.ids.eos):
+        why = "'eos' reads the state at the last eos of a row: it needs embed.kind 'tokens' and ids.eos"
+        yield Finding("head.pool", why, ("ids.eos", "embed.kind"))
+    if isinstance(head, Classifier) and head.dense and head.activation != "none":
+        yield from _activation(head.activation)
     if not isinstance(head, TokenHead):
         return
     if head.tied and not tokens_in:
@@ -225,12 +230,16 @@ def _head(spec: ModelSpec) -> Findings:
         yield Finding("head.transform_bias", "has no effect without head.transform", ("head.transform",))
     if not head.transform and head.activation != TokenHead().activation:
         yield Finding("head.activation", "has no effect without head.transform", ("head.transform",))
-    # The ungated feed-forward kinds double as activations.
-    elif head.activation not in (
-        kinds := [k for k in FeedForward.kinds() if (ffn := FeedForward.named(k)) and len(ffn.inputs) == 1]
-    ):
-        yield Finding("head.activation", f"{head.activation!r} is unknown{nearest(head.activation, kinds)}")
+    else:
+        yield from _activation(head.activation)
     yield from factor("head.scale", head.scale, {"width": spec.width, "depth": spec.depth}, ("width", "depth"))
+
+
+def _activation(name: str) -> Findings:
+    """Whether a head has such an activation: the ungated feed-forward kinds double as them."""
+    kinds = [k for k in FeedForward.kinds() if (ffn := FeedForward.named(k)) and len(ffn.inputs) == 1]
+    if name not in kinds:
+        yield Finding("head.activation", f"{name!r} is unknown{nearest(name, kinds)}")
 
 
 def _loss(spec: ModelSpec) -> Findings:
@@ -239,9 +248,12 @@ def _loss(spec: ModelSpec) -> Findings:
     for name in ("balance", "router_z"):
         yield from at_least(f"loss.{name}", getattr(spec.loss, name), 0)
     idle = {"none": ("z", "label_smoothing", "balance", "router_z"), "regression": ("z", "label_smoothing")}
-    for name in idle.get(spec.head.kind, ()):
+    head, kind, by = spec.head, spec.head.kind, ("head.kind",)
+    if isinstance(head, SequenceHead) and head.problem in ("multi", "regression"):
+        kind, by = "regression", ("head.kind", "head.problem")
+    for name in idle.get(kind, ()):
         if getattr(spec.loss, name):
-            yield Finding(f"loss.{name}", f"has no effect on a {spec.head.kind!r} head", ("head.kind",))
+            yield Finding(f"loss.{name}", f"has no effect on a {head.kind!r} head", by)
 
 
 def _routers(spec: ModelSpec, stacks: Sequence[Stack]) -> Findings:
@@ -333,6 +345,7 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
         yield Finding("block.branch_scale", "is 0, which would erase what it multiplies")
     if a.temperature is not None:
         yield from at_least("attention.temperature.length", a.temperature.length, 2)
+        yield from at_least("attention.temperature.offset", a.temperature.offset, 0)
         if a.temperature.kind == "log_n" and a.temperature.strength != Temperature().strength:
             why = "has no effect: 'log_n' has no strength; leave it out"
             yield Finding("attention.temperature.strength", why, ("attention.temperature.kind",))

@@ -65,7 +65,11 @@ def noise(like: Tensor, count: int, seed: int) -> Tensor:
 
 
 def call(model: Model, source: Tensor, **rest: Any) -> Any:
-    """Feed the model under the argument name that its embedding reads."""
+    """Feed the model under the argument name that its embedding reads; a head that compares rows gets another one too."""
+    if model.spec.head.kind == "choice":
+        other = source * 0.5 if source.is_floating_point() else (source + 1) % model.spec.input_vocab
+        source = torch.stack((source, other), 1)
+        rest = {k: v if v is None or k == "labels" else torch.stack((v, v), 1) for k, v in rest.items()}
     return model(**{model.spec.embed.reads: source}, **{k: v for k, v in rest.items() if v is not None})
 
 

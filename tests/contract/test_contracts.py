@@ -15,8 +15,11 @@ from tests.contract.feed import document
 from tests.quick import few
 from tests.tolerances import assert_close
 
-SEEDS = range(352)
-COMPILED = range(24)
+DRAWN = range(352)
+"""Seeds among which every kind is drawn, each together with others."""
+SEEDS = DRAWN[:160]
+"""Those whose promises are checked every time; raise it before a change that reaches every spec."""
+COMPILED = range(8)
 TRACED = dict.fromkeys(("ffn", "norm", "init"), ("alone",)) | dict.fromkeys(("embed", "head"), ("alone", "padded"))
 """How tokens come where kinds of an axis are traced: some treat each token by itself, some are at the ends of a row."""
 
@@ -52,8 +55,7 @@ def test_random_spec_compiles_as_one_graph(seed):
     compiles(draw(seed), ("alone", "packed" if seed % 2 else "padded"))
 
 
-@pytest.mark.parametrize("pads", [None, 3], ids=["even", "padded"])
-@pytest.mark.parametrize("pattern", ["causal", "window(9)"])
+@pytest.mark.parametrize(("pattern", "pads"), [("causal", None), ("window(9)", 3)])
 @pytest.mark.parametrize("position", Position.kinds())
 def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position, pattern, pads):
     node = {"kind": position} | FIXED.get(("position", position), {}) | ({"rows": 10} if position == "axial" else {})
@@ -85,7 +87,7 @@ def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position, pattern,
 
 @functools.cache
 def drawn():
-    return [draw(seed) for seed in SEEDS]
+    return [draw(seed) for seed in DRAWN]
 
 
 def test_random_specs_reach_the_hard_cases():

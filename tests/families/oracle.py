@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from torch.overrides import TorchFunctionMode
+from transformers.core_model_loading import revert_weight_conversion
 
 from anyformer.families.family import Family
 from anyformer.families.statemap import StateMap
@@ -22,7 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     _ = transformers.GPTBigCodeForCausalLM
 
-ROUNDED = ("MarianSinusoidalPositionalEmbedding", "RoFormerSinusoidalPositionalEmbedding")
+ROUNDED = tuple(f"{name}SinusoidalPositionalEmbedding" for name in ("Marian", "Pegasus", "RoFormer"))
 """Tables of sines that a class rounds to fp32."""
 
 
@@ -49,27 +50,31 @@ def lifted() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def public_class(family: type[Family]) -> Any:
-    """The class that a family is held against."""
-    name = family.architectures[0]
+def public_class(family: type[Family], named: str = "") -> Any:
+    """The class that a family is held against: its first, unless another one is named."""
+    name = named or family.architectures[0]
     return REFERENCES[name] if name in REFERENCES else getattr(transformers, name)
 
 
-def oracle(family: type[Family], config: dict[str, Any], seed: int = 0) -> Any:
+def oracle(family: type[Family], config: dict[str, Any], seed: int = 0, named: str = "") -> Any:
     """A model of the family's public class. Only what is computed rather than learned keeps its values."""
-    cls = public_class(family)
-    eager = family.architectures[0] == "Gemma2ForCausalLM"  # its scores are capped in this implementation only
+    cls = public_class(family, named)
+    # Scores are capped in this implementation only.
+    eager = any(layer.attention.softcap for layer in family.spec_from(config).stacks[-1].layers)
     with lifted():
         made = cls.config_class(**config, **({"attn_implementation": "eager"} if eager else {}))
+        # The grouped product of experts, their default, has no fp64.
+        made._experts_implementation = "eager"
         model = cls(made).double().eval()
-    if not config.get("tie_word_embeddings", True) and made.tie_word_embeddings:
+    if not named and not config.get("tie_word_embeddings", True) and made.tie_word_embeddings:
         # This release ties the head of every T5, mT5 and UMT5 when it makes one; one that it loads stays as its file is.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     with torch.no_grad():
         for module in model.modules():
             if type(module).__name__ in ROUNDED:
                 module.weight.copy_(sines(*module.weight.shape))
-    randomise(model, family.weights(family.spec_from(config)), seed)
+    spec = family.spec_from(config | ({"architectures": [named]} if named else {}))
+    randomise(model, family.table(spec), seed)
     return model
 
 
@@ -96,6 +101,11 @@ def randomise(model: Any, table: StateMap, seed: int) -> None:
         tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * spread)
 
 
+def in_files(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a public model under their names in files; in memory, all experts of a layer are one tensor."""
+    return revert_weight_conversion(model, model.state_dict())
+
+
 def inputs(spec: ModelSpec, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     """What a model reads, by the name that the public class and ours share: these ids, or as many random images."""
     if not isinstance(spec.embed, PatchEmbed):
@@ -111,4 +121,5 @@ def answer(model: Any, **given: Any) -> torch.Tensor:
     known = inspect.signature(model.forward).parameters
     given = {"use_cache": False} | given
     with lifted(), torch.no_grad():
-        return model(**{name: value for name, value in given.items() if name in known}).logits
+        out = model(**{name: value for name, value in given.items() if name in known})
+    return torch.stack((out.start_logits, out.end_logits), -1) if "start_logits" in out else out.logits

@@ -104,7 +104,8 @@ def test_fetching_asks_for_nothing_but_what_is_read(monkeypatch, tmp_path):
     assert asked["allow_patterns"] == [
         "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
         "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json",
-        "chat_template.jinja",
+        "chat_template.jinja", "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json",
+        "[0-9]_*/*.json",
     ]  # fmt: skip
     (tmp_path / "config.json").write_text("{}")
     assert hub.fetched("org/name", "v1") == tmp_path

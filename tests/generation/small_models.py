@@ -62,31 +62,21 @@ def masked_lm() -> transformers.BertForMaskedLM:
     return shaken(transformers.BertForMaskedLM(bert_config()).double()).eval()
 
 
-def with_head(theirs, head: dict) -> af.Model:
-    """Our model of one of BERT's with another head, by way of the one that a family reads."""
-    like = transformers.BertForMaskedLM(bert_config()).double()
-    like.bert.load_state_dict(theirs.bert.state_dict(), strict=False)
-    body = af.from_hf(like)
-    ours = af.build(body.spec.vary({"head": head}), dtype=torch.float64)
-    state = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith("head.")}
-    state |= {"head.answer.weight": theirs.classifier.weight, "head.answer.bias": theirs.classifier.bias}
-    if head.get("dense"):
-        pooler = theirs.bert.pooler.dense
-        state |= {"head.dense.weight": pooler.weight, "head.dense.bias": pooler.bias}
-    ours.load_state_dict(state)
-    return ours.eval()
-
-
 def sequence_classifier(labels: int, **more):
-    config = bert_config(id2label=dict(enumerate(names(labels))), **more)
+    config = bert_config(**{"id2label": dict(enumerate(names(labels)))} | more)
     theirs = shaken(transformers.BertForSequenceClassification(config).double()).eval()
-    return theirs, with_head(theirs, {"kind": "sequence", "labels": labels, "dense": True})
+    return theirs, af.from_hf(theirs)
 
 
 def token_classifier(labels: list[str]):
-    config = bert_config(id2label=dict(enumerate(labels)))
-    theirs = shaken(transformers.BertForTokenClassification(config).double()).eval()
-    return theirs, with_head(theirs, {"kind": "token", "labels": len(labels)})
+    theirs = transformers.BertForTokenClassification(bert_config(id2label=dict(enumerate(labels))))
+    theirs = shaken(theirs.double()).eval()
+    return theirs, af.from_hf(theirs)
+
+
+def answerer():
+    theirs = shaken(transformers.BertForQuestionAnswering(bert_config()).double()).eval()
+    return theirs, af.from_hf(theirs)
 
 
 def names(count: int) -> list[str]:

@@ -437,10 +437,17 @@ def test_argument_that_an_encoder_decoder_can_not_use_is_refused(case):
         make(topology="encoder-decoder")(ids(1, 4), **{"decoder_input_ids": ids(1, 3)} | arguments)
 
 
-def test_labels_that_are_no_tokens_are_not_fed_to_a_decoder():
-    model = make(topology="encoder-decoder", head={"kind": "token", "labels": 5})
-    with pytest.raises(TypeError, match="are no tokens"):
-        model(ids(1, 4), labels=ids(1, 3) % 5)
+def test_labels_that_are_no_tokens_are_not_fed_to_a_decoder_which_reads_the_source_once_more():
+    model = make(topology="encoder-decoder", head={"kind": "token", "labels": 5}, ids={"start": 1, "pad": 0})
+    given = ids(2, 4)
+    mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
+    shifted = torch.cat((torch.ones(2, 1, dtype=torch.long), given[:, :-1]), 1)
+    shifted[1, 1] = 1
+    want = model(given, attention_mask=mask, decoder_input_ids=shifted, decoder_attention_mask=mask).logits
+    found = model(given, attention_mask=mask, labels=given % 5)
+    assert torch.equal(found.logits[mask.bool()], want[mask.bool()])
+    with pytest.raises(TypeError, match="needs decoder_input_ids, or the source to read once more"):
+        model(encoder_states=found.encoder_states)
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "positions", "segments", "token_types"])

@@ -124,10 +124,11 @@ def test_attention_scale_multiplies_the_scores(scale, value):
     assert_close("formula", module(X, scene), mixed(module, *(split(module, n, X) for n in "qkv"), scale=value))
 
 
+@pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("kind", ["log1p", "log_n"])
-def test_attention_temperature_multiplies_queries_by_their_position(kind):
-    module, scene = module_and_scene(temperature=Temperature(kind=kind, length=6, strength=0.7))
-    places = [int(p) + 1 for p in POS[0]]
+def test_attention_temperature_multiplies_queries_by_their_position(kind, offset):
+    module, scene = module_and_scene(temperature=Temperature(kind=kind, length=6, strength=0.7, offset=offset))
+    places = [int(p) + offset for p in POS[0]]
     if kind == "log1p":
         factor = [1 + 0.7 * math.log(1 + place // 6) for place in places]
     else:

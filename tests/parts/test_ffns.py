@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from anyformer.evals.memory import used
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.gated import Bilinear, Gated, Geglu, Glu, Reglu, Swiglu
-from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Plain, Relu, Relu2, Silu
+from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Plain, Relu, Relu2, Silu, Tanh
 from anyformer.specs.axes import FeedForward
 from tests.parts.samples import dims, random, randomised
 from tests.tolerances import assert_close
@@ -22,6 +22,7 @@ PLAIN = {
     "gelu_tanh": (GeluTanh(), lambda x: x / 2 * (1 + torch.tanh((2 / PI) ** 0.5 * (x + 0.044715 * x**3)))),
     "gelu_quick": (GeluQuick(), lambda x: x / (1 + torch.exp(-1.702 * x))),
     "silu": (Silu(), lambda x: x / (1 + torch.exp(-x))),
+    "tanh": (Tanh(), lambda x: 1 - 2 / (1 + torch.exp(2 * x))),
 }
 GATED = {
     "glu": (Glu(), lambda g: 1 / (1 + torch.exp(-g))),

@@ -187,7 +187,25 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "gated activation": (
         {"head": {"kind": "lm", "transform": True, "activation": "glu"}},
         "head.activation: 'glu' is unknown; did you mean 'gelu'? (known: gelu, gelu_quick, gelu_tanh, relu, relu2, "
-        "silu)"),
+        "silu, tanh)"),
+    "activation of a classifier": (
+        {"topology": "encoder", "head": {"kind": "sequence", "labels": 2, "dense": True, "activation": "glu"}},
+        "head.activation: 'glu' is unknown; did you mean 'gelu'? (known: gelu, gelu_quick, gelu_tanh, relu, relu2, "
+        "silu, tanh)"),
+    "dense bias without a layer": (
+        {"head": {"kind": "token", "labels": 2, "dense_bias": False}}, "head.dense_bias: has no effect without dense"),
+    "names of other classes": (
+        {"head": {"kind": "token", "labels": 2, "names": ["a"]}},
+        "head.names: there are 1 for 2 labels; give one for each, or none"),
+    "one class of one": (
+        {"head": {"kind": "sequence", "labels": 1, "problem": "single", "pool": "last"}},
+        "head.problem: 'single' is one class of several, and labels is 1; pick 'regression' or 'multi', or leave it"),
+    "state at no eos": (
+        {"head": {"kind": "sequence", "labels": 2, "pool": "eos"}},
+        "head.pool: 'eos' reads the state at the last eos of a row: it needs embed.kind 'tokens' and ids.eos"),
+    "z of several classes at once": (
+        {"head": {"kind": "sequence", "labels": 2, "pool": "last", "problem": "multi"}, "loss.z": 0.1},
+        "loss.z: has no effect on a 'sequence' head"),
     "head scale": ({"head": {"kind": "lm", "scale": 0.0}}, "head.scale: is 0, which would erase what it multiplies"),
     "z below 0": ({"loss.z": -1.0}, "loss.z: -1.0 is not at least 0"),
     "smoothing of 1": ({"loss.label_smoothing": 1.0}, "loss.label_smoothing: 1.0 is not in [0, 1)"),
@@ -234,6 +252,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "block dropout": ({"block.dropout": 2.0}, "block.dropout: 2.0 is not in [0, 1)"),
     "branch scale": ({"block.branch_scale": 0.0}, "block.branch_scale: is 0, which would erase what it multiplies"),
     "temperature length": ({"attention.temperature.length": 1}, "attention.temperature.length: 1 is not at least 2"),
+    "temperature offset": (
+        {"attention.temperature.offset": -1}, "attention.temperature.offset: -1 is not at least 0"),
     "temperature strength": (
         {"attention.temperature": {"kind": "log_n", "strength": 0.2}},
         "attention.temperature.strength: has no effect: 'log_n' has no strength; leave it out"),

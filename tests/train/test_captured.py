@@ -318,7 +318,7 @@ def learn_on_meta(spec, inputs, monkeypatch):
     return model
 
 
-@pytest.mark.parametrize("number", few(range(60), 6))
+@pytest.mark.parametrize("number", few(range(30), 6))
 def test_captured_step_of_any_spec_asks_nothing_of_the_device_and_copies_nothing(number, monkeypatch):
     world = World(number, Settings(backend=None))
     try:

@@ -1,5 +1,6 @@
 """Texts as rows of ids: checked, cut if asked, put together by length, and given back in their order."""
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,11 +8,13 @@ from typing import Any, NamedTuple
 import tokenizers
 import torch
 
+from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.params.generation_request import context_length
 from anyformer.generation.pipelines.source import Source
 from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
+from anyformer.specs.embed_head import Classifier
 
 BATCH = 8
 """Rows at once, unless told otherwise."""
@@ -46,13 +49,24 @@ def check_text(text: Any, i: int) -> str:
     return text
 
 
-def read_rows(source: Source, inputs: Sequence[Any], *, truncation: bool, spelled: bool = False) -> list[Row]:
+def read_rows(
+    source: Source,
+    inputs: Sequence[Any],
+    *,
+    truncation: bool,
+    spelled: bool = False,
+    most: int | None = None,
+    reader: Tokenizer | None = None,
+) -> list[Row]:
     """Ids of each text, or pair of texts, with what the tokenizer's template puts around it.
 
-    `spelled`: a special token that is spelled out in a text, such as [MASK], is that token.
+    `spelled`: a special token that is spelled out in a text, such as [MASK], is that token. `most`: tokens that are left
+    of a text that is cut, if not as many as the model reads. `reader` is the tokenizer, unless it is the source's.
     """
-    inner, model = source.reader.spelled if spelled else source.reader.inner, source.model
+    own, model = reader or source.reader, source.model
+    inner = own.spelled if spelled else own.inner
     size, hard = context_length(model, model.decoder if model.spec.topology == "decoder" else model.encoder)
+    size = size if most is None else min(size, most)
     rows: list[Row] = []
     for i, given in enumerate(inputs):
         text, pair = given, None
@@ -109,6 +123,8 @@ class Reader:
 
     spelled = False
     """Whether special tokens may be spelled out in a text."""
+    most: int | None = None
+    """Tokens that are left of a text that is cut; None: as many as the model reads."""
 
     def __init__(self, source: Source, model: Model | None = None) -> None:
         self.source, self.model = source, model or source.model
@@ -116,14 +132,45 @@ class Reader:
     def check(self, i: int, row: Row) -> None:
         """Refuse input `i` if this task can't answer it."""
 
+    def marks(self, row: Row) -> list[int]:
+        """Which tokens of a row see all others, and are seen by all, in a model that asks (Longformer)."""
+        return [0] * len(row.ids)
+
+    def limit(self) -> int:
+        """Tokens that a row may have."""
+        spec = self.model.spec
+        stack = self.model.decoder if spec.topology == "decoder" else self.model.encoder
+        return context_length(self.model, stack)[0]
+
+    @functools.cached_property
+    def _cutter(self) -> tokenizers.Tokenizer:
+        """A tokenizer of its own, whose settings may change."""
+        return tokenizers.Tokenizer.from_str(self.source.reader.inner.to_str())
+
+    def cut(self, text: str, pair: str | None, *, length: int, stride: int = 0, strategy: str) -> list[Row]:
+        """A text or a pair as rows of at most `length` tokens, which have `stride` tokens of what is cut in common."""
+        try:
+            self._cutter.enable_truncation(length, stride=stride, strategy=strategy)
+            whole = self._cutter.encode(text, pair)
+        except BaseException as error:  # The library has no other way to say that nothing is left.
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise InputError(f"rows of {length} tokens, {stride} of them in common, are too short: {error}") from error
+        return [Row(part.ids, part.type_ids, part, text, pair) for part in (whole, *whole.overflowing)]
+
     def read(
         self, inputs: Any, answer: Callable[[Any, int, Row], Any], *, batch_size: int | None, truncation: bool
     ) -> Any:
         """What `answer(output, b, row)` makes of row b of each pass: of a text alone, or of each text of a list."""
         given, alone = listed(inputs)
-        rows = read_rows(self.source, given, truncation=truncation, spelled=self.spelled)
+        rows = read_rows(self.source, given, truncation=truncation, spelled=self.spelled, most=self.most)
         for i, row in enumerate(rows):
             self.check(i, row)
+        found = self.run(rows, answer, batch_size=batch_size)
+        return found[0] if alone else found
+
+    def run(self, rows: Sequence[Row], answer: Callable[[Any, int, Row], Any], *, batch_size: int | None) -> list[Any]:
+        """What `answer(output, b, row)` makes of each row."""
         found: list[Any] = [None] * len(rows)
         spec, to_device = self.model.spec, self.source.to_device
         with torch.inference_mode(), eval_mode(self.model):
@@ -132,12 +179,15 @@ class Reader:
                 more: dict[str, Any] = {}
                 if spec.embed.token_types > 0 or spec.head.kind == "pair":
                     more["token_types"] = to_device(padded([rows[i].types for i in batch], 0)[0])
-                if spec.topology == "encoder-decoder":
+                if spec.topology != "decoder" and self.model.encoder.reads_marks:
+                    more["global_mask"] = to_device(padded([self.marks(rows[i]) for i in batch], 0)[0])
+                # A head that classifies is asked about the source, which the decoder reads once more.
+                if spec.topology == "encoder-decoder" and not isinstance(spec.head, Classifier):
                     more["decoder_input_ids"] = to_device([[spec.ids.start or 0]] * len(batch))
                 out = self.model(to_device(ids), attention_mask=to_device(mask), **more)
                 for b, i in enumerate(batch):
                     found[i] = answer(out, b, rows[i])
-        return found[0] if alone else found
+        return found
 
 
 def check_size(batch_size: Any) -> int:

@@ -1,6 +1,6 @@
 """Classes of whole texts: text-classification."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -31,7 +31,9 @@ class TextClassification(Reader):
             )
         super().__init__(source)
         self.classes = head.outputs if isinstance(head, RegressionHead) else head.labels
-        self.function = "none" if isinstance(head, RegressionHead) else "sigmoid" if self.classes == 1 else "softmax"
+        problem = "regression" if isinstance(head, RegressionHead) else getattr(head, "problem", None)
+        unset = "sigmoid" if self.classes == 1 else "softmax"
+        self.function = {"regression": "none", "multi": "sigmoid"}.get(problem or "", unset)
         self.pairs = isinstance(head, PairHead)
 
     def __call__(
@@ -56,7 +58,7 @@ class TextClassification(Reader):
         if function not in FUNCTIONS:
             raise InputError(f"function_to_apply: {function!r} is unknown{nearest(str(function), FUNCTIONS)}")
         count = 1 if top_k == BEST else check_count("top_k", top_k)
-        one = top_k == BEST and not isinstance(inputs, str | Mapping)
+        one = top_k == BEST and not isinstance(inputs, str)
 
         def answer(out: Any, b: int, row: Row) -> Any:
             logits_C = out.logits[b]
@@ -66,6 +68,9 @@ class TextClassification(Reader):
             return labels[0] if one else labels
 
         return self.read(inputs, answer, batch_size=batch_size, truncation=truncation)
+
+    def marks(self, row: Row) -> list[int]:
+        return [1] + [0] * (len(row.ids) - 1)
 
     def check(self, i: int, row: Row) -> None:
         if self.pairs and row.pair is None:

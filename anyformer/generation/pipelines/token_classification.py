@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError, nearest
-from anyformer.generation.pipelines.rows import Reader, Row
+from anyformer.generation.pipelines.rows import Reader, Row, check_text, listed
 from anyformer.generation.pipelines.source import Source
 from anyformer.specs.embed_head import LabelHead
 
@@ -55,6 +55,7 @@ class TokenClassification(Reader):
         *,
         aggregation_strategy: str = "none",
         ignore_labels: Sequence[str] = ("O",),
+        stride: int | None = None,
         batch_size: int | None = None,
         truncation: bool = False,
     ) -> list[Any]:
@@ -66,6 +67,8 @@ class TokenClassification(Reader):
                 together. "first", "average", "max": the same, and a word has one label: that of its first token, of
                 the mean of its scores, or of its surest token.
             ignore_labels: Labels that are left out.
+            stride: Read a text that is too long in parts, which have so many tokens in common; of labels that overlap the
+                longest is kept. It needs an aggregation_strategy.
             batch_size: Texts at once.
             truncation: Cut texts that are too long.
         """
@@ -83,7 +86,21 @@ class TokenClassification(Reader):
             scores_TC = logits_TC.to(torch.promote_types(logits_TC.dtype, torch.float32)).softmax(-1).cpu()
             return self._label(row, scores_TC, strategy, ignore_labels)
 
-        return self.read(inputs, answer, batch_size=batch_size, truncation=truncation)
+        if stride is None:
+            return self.read(inputs, answer, batch_size=batch_size, truncation=truncation)
+        if type(stride) is not int or not 0 <= stride < self.limit():
+            raise InputError(f"stride: expected a whole number from 0 to {self.limit() - 1}, got {stride!r}")
+        if strategy == "none":
+            raise InputError("stride: parts of a text are put together by aggregation_strategy, which is 'none'")
+        given, alone = listed(inputs)
+        parts = [
+            self.cut(check_text(text, i), None, length=self.limit(), stride=stride, strategy="longest_first")
+            for i, text in enumerate(given)
+        ]
+        found = iter(self.run([row for rows in parts for row in rows], answer, batch_size=batch_size))
+        made = [[next(found) for _ in rows] for rows in parts]
+        joined = [each[0] if len(each) == 1 else _longest([one for part in each for one in part]) for each in made]
+        return joined[0] if alone else joined
 
     def _label(self, row: Row, scores_TC: Tensor, strategy: str, ignored: Sequence[str]) -> list[dict[str, Any]]:
         pieces = self._pieces(row, scores_TC)
@@ -130,7 +147,7 @@ class TokenClassification(Reader):
 
     def _group(self, entities: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "entity_group": _tag(entities[0]["entity"]),
+            "entity_group": entities[0]["entity"].partition("-")[2] or entities[0]["entity"],
             "score": sum(each["score"] for each in entities) / len(entities),
             "word": self._text([each["word"] for each in entities]),
             "start": entities[0]["start"],
@@ -162,3 +179,14 @@ def _continues(before: dict[str, Any], entity: dict[str, Any]) -> bool:
 def _tag(label: str) -> str:
     """A label without B- or I-."""
     return label[2:] if label.startswith(("B-", "I-")) else label
+
+
+def _longest(entities: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of groups that overlap the longest, or the surer one of two that are equally long."""
+    found: list[dict[str, Any]] = []
+    for one in sorted(entities, key=lambda entity: entity["start"]):
+        if not found or not found[-1]["start"] <= one["start"] < found[-1]["end"]:
+            found.append(one)
+        elif (one["end"] - one["start"], one["score"]) > (found[-1]["end"] - found[-1]["start"], found[-1]["score"]):
+            found[-1] = one
+    return found

@@ -46,10 +46,15 @@ def quantise_int4(weight_OI: Tensor, group: int) -> tuple[Tensor, Tensor]:
     for rows in _rows(weight_OI):
         exact = weight_OI[rows].detach().float().unflatten(1, (-1, group))
         number, scale = _best(exact, kept)
-        half = (number + 8).to(torch.uint8).unflatten(-1, (8, -1)).transpose(-1, -2)
-        packed[rows] = (half[..., ::2] | half[..., 1::2] << 4).flatten(1)
+        packed[rows] = packed_int4(number.flatten(1), group)
         scale_OG[rows] = scale
     return packed, scale_OG
+
+
+def packed_int4(number_OI: Tensor, group: int) -> Tensor:
+    """Bytes (O,I/2) of whole numbers from -8 to 7."""
+    half = (number_OI + 8).to(torch.uint8).unflatten(1, (-1, 8, group // 8)).transpose(-1, -2)
+    return (half[..., ::2] | half[..., 1::2] << 4).flatten(1)
 
 
 def dequantise_int4(packed: Tensor, scale_OG: Tensor, group: int, dtype: torch.dtype) -> Tensor:

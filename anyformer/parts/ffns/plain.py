@@ -98,3 +98,11 @@ class Silu(Plain, kind="silu"):
     """x sigmoid(x)."""
 
     title, act = "SiLU", "silu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tanh(Plain, kind="tanh"):
+    """(e^x - e^-x) / (e^x + e^-x), which heads have more often than feed-forwards."""
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].tanh()

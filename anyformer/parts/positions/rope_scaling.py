@@ -137,19 +137,22 @@ class Llama3(RopeScaling, kind="llama3"):
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        if self.low >= self.high:
-            yield "low", f"{self.low} is not below high={self.high}"
+        if self.low > self.high:
+            yield "low", f"{self.low} is above high={self.high}"
 
     def equation(self) -> str:
         share = f"c_i from 0 at {self.low:.10g} turns in {self.original} tokens to 1 at {self.high:.10g}"
+        if self.low == self.high:
+            share = f"c_i is 1 from {self.low:.10g} turns in {self.original} tokens on, else 0"
         return f"f_i becomes f_i (c_i + (1 - c_i) / {self.factor:.10g}), {share}"
 
     def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
         return {"frequency": [self._scaled(f) for f in plain]}
 
     def _scaled(self, frequency: float) -> float:
-        turns = self.original * frequency / (2 * math.pi)
-        keep = min(max((turns - self.low) / (self.high - self.low), 0.0), 1.0)
+        turns, span = self.original * frequency / (2 * math.pi), self.high - self.low
+        # Without anything between, it is a step (Llama 4 Scout).
+        keep = min(max((turns - self.low) / span, 0.0), 1.0) if span else float(turns >= self.low)
         return (1 - keep) * frequency / self.factor + keep * frequency
 
 

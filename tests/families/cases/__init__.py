@@ -7,6 +7,8 @@ A file may hold
 - VARIANTS: name -> changes of the family's small config, for every switch that a published config may turn;
 - RELEASED: kind -> keys that released files have beyond those of the small config, as changes of it;
 - REFUSED: kind -> pairs of changes that a spec can't say, and part of what is answered;
+- TOLD: kind -> keys without which the default config of its public class describes no model, and why in a comment;
+- SEEDS: kind -> a seed of random weights with which its small model says more than one word when it generates;
 - NEAREST: preset without a public class -> the kind whose class is nearest, and what to change for it.
 """
 
@@ -21,9 +23,11 @@ MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgu
 LENGTHS = ("dynamic", "longrope")
 """Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
 
-COUNTED = ("roberta", "longformer", "mpnet", "reformer")
+COUNTED = (
+    "roberta", "longformer", "mpnet", "reformer", "camembert", "data2vec_text", "roberta_prelayernorm", "xlm_roberta", "xlm_roberta_xl"
+)  # fmt: skip
 """Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
-RIGHT = ("turned-values", "reformer")
+RIGHT = ("turned-values", "reformer", "llama4_text")
 """Variants and kinds that know absolute positions while their public class takes none: padding must stand on the right."""
 WITHIN = ("one-chunk",)
 """Variants of an approximate mixer that stay within one chunk, where it is exact with a cache and without."""

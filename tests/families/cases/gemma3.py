@@ -36,6 +36,8 @@ FACTS = {
 }
 
 VARIANTS = {
+    # EmbeddingGemma's.
+    "both-ways": {"use_bidirectional_attention": True, "sliding_window": 6},
     "one-kv-head": {
         "hidden_size": 36,
         "num_attention_heads": 3,
