@@ -81,7 +81,7 @@ class DebertaV2(like.BertLike, kind="deberta-v2"):
     parts = like.PARTS | {
         name: f"attention.self.{long}_proj" for name, long in {"q": "query", "k": "key", "v": "value"}.items()
     }
-    table = "positions.1.table"
+    positions = "positions.1.table"
     unread = (r"mask_predictions\..*",)
     keys = {
         **like.keys(vocab=128100, context=512),

@@ -168,6 +168,8 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
     inputs: ClassVar[tuple[str, ...]]
     width: int | None
     bias: bool
+    down_bias: bool | None = None
+    """Whether the projection back has a bias, if that is not what `bias` says."""
     dropout: float
     chunk: int | None = None
     """Tokens that go through the network at a time; None: all at once."""
@@ -183,7 +185,11 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
         inner, found = self.hidden(width), dict[str, ParamSpec]()
         for name in self.inputs:
             found |= linear(name, inner, width, "ffn_in", self.bias)
-        return found | dict(linear("down", width, inner, "ffn_out", self.bias))
+        return found | dict(linear("down", width, inner, "ffn_out", self.biased_down()))
+
+    def biased_down(self) -> bool:
+        """Whether the projection back has a bias."""
+        return self.bias if self.down_bias is None else self.down_bias
 
     def silent(self) -> dict[str, str]:
         """Parameters of `weights` whose gradient is zero by mathematics, with the reason."""
