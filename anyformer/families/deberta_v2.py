@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, SpecView, each, flag, must, number, text, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
@@ -77,6 +78,7 @@ class DebertaV2(like.BertLike, kind="deberta-v2"):
                evidence=SEEN, note="with the masked-LM head"),
     )  # fmt: skip
     architectures = ("DebertaV2ForMaskedLM",)
+    tasks = tasks.DEBERTA
     body = "deberta"
     parts = like.PARTS | {
         name: f"attention.self.{long}_proj" for name, long in {"q": "query", "k": "key", "v": "value"}.items()
