@@ -192,11 +192,15 @@ def silent(spec: ModelSpec) -> dict[str, str]:
             prefix = f"{stack.name}.blocks.{block}"
             runs = [i for i, use in enumerate(stack.uses) if use == block]
             rotates = layer.position.overrides("rotate")
-            reasons |= _silent_keys(layer, f"{prefix}.attention.body", rotates, cross=False)
+            # Keys that meet vectors of the position scheme are told apart by what is added to all of them.
+            met = layer.position.projects()[0] > 0
+            if not met:
+                reasons |= _silent_keys(layer, f"{prefix}.attention.body", rotates, cross=False)
             reasons |= {f"{prefix}.ffn.body.{name}": why for name, why in layer.ffn.silent().items()}
             if stack.cross:
                 crosses = rotates and layer.attention.cross_position
-                reasons |= _silent_keys(layer, f"{prefix}.cross.body", crosses, cross=True)
+                if not (met and layer.attention.cross_position):
+                    reasons |= _silent_keys(layer, f"{prefix}.cross.body", crosses, cross=True)
             if all(alone[i] or unbiased[i] for i in runs):
                 why = (
                     "a token that sees only itself gives itself the weight 1, whatever its score, or has no bias there"

@@ -393,6 +393,11 @@ def _mixer(stack: Stack, layer: Layer) -> Findings:
         wider = f"causal & ({pattern} | global_tokens)" if stack.causal else f"{pattern} | global_tokens"
         why = f"has no effect: '{pattern}' has no global tokens; write '{wider}'"
         yield Finding("attention.global_projections", why, ("attention.pattern", "topology"))
+    if a.global_projections and any(layer.position.projects()):
+        why = (
+            f"can't be had with position {layer.position.kind!r}, whose vectors go through one query and key projection"
+        )
+        yield Finding("attention.global_projections", why, ("position",))
     if stack.cross and pattern.reads_marks:
         why = f"'{pattern}' reads marks, which global_mask gives to the source only; write marks=False and how many are first"
         yield Finding("attention.pattern", why, ("topology",))

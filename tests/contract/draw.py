@@ -22,6 +22,7 @@ FIXED = {
     # Defaults of these are sized for long texts; here every bucket, row and clip must be reached by 20 tokens.
     ("position", "t5"): {"buckets": 8, "max_distance": 20},
     ("position", "shaw"): {"clip": 5},
+    ("position", "disentangled"): {"buckets": 8, "max_distance": 14},
     ("position", "axial"): {"rows": 8, "columns": 8},
     ("rope scaling", "dynamic"): {"original": 8, "factor": 3.0},
     ("rope scaling", "yarn"): {"original": 8, "factor": 4.0},
