@@ -71,6 +71,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "init leaf": ({"init": {"kind": "normal", "std": 0.0}}, "init.std: 0.0 is not above 0"),
     "embed width": ({"embed": {"kind": "tokens", "width": 0}}, "embed.width: 0 is not at least 1"),
     "token types": ({"embed": {"kind": "tokens", "token_types": -1}}, "embed.token_types: -1 is not at least 0"),
+    "task types": ({"embed": {"kind": "tokens", "task_types": -1}}, "embed.task_types: -1 is not at least 0"),
     "projection of nothing": (
         {"embed": {"kind": "tokens", "project": "last"}},
         "embed.project: has no effect: embed.width is the model's width, so nothing is projected"),
