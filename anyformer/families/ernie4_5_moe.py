@@ -31,7 +31,7 @@ class Ernie45Moe(moe.MoeLike, kind="ernie4_5_moe"):
     """ERNIE 4.5 with experts, text only."""
 
     base: Mapping[str, Any] = moe.BASE | {
-        "ffn": {"kind": "moe", "selection_bias": True},
+        "ffn": {"kind": "moe", "selection_bias": True, "exact_router": True},
         "position": {"kind": "rope", "theta": 5e5, "layout": "interleaved"},
         "head": {"kind": "lm", "tied": True},
     }
@@ -57,7 +57,7 @@ class Ernie45Moe(moe.MoeLike, kind="ernie4_5_moe"):
     )
     tensors = moe.tensors(
         like.LLAMA,
-        bias="unused",
+        bias="",
         more=(
             Rule(f"{moe.LAYER}.mlp.moe_statics.e_score_correction_bias", f"{moe.OURS}.selection_bias", Shaped((1, -1))),
         ),

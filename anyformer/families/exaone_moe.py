@@ -26,6 +26,7 @@ class ExaoneMoe(moe.MoeLike, kind="exaone_moe"):
             window=4096,
             is_local=lambda c, i: (i + 1) % c["sliding_window_pattern"],
             everywhere={"position.kind": "none"},
+            needed=True,
         ),
         moe.typed_dense(lambda c: c["first_k_dense_replace"], first_k_dense_replace=whole(1)),
     )

@@ -14,7 +14,7 @@ class Flint(moe.MoeLike, kind="flint"):
 
     base = moe.BASE | {
         "attention": {"heads": 1, "qk_norm": moe.HEAD_NORM, "mixer": {"kind": "softmax", "sinks": True}},
-        "ffn": {"kind": "moe", "score": "sigmoid"},
+        "ffn": {"kind": "moe", "score": "sigmoid", "exact_router": True},
         "norm": moe.HEAD_NORM,
     }
     architectures = ("FlintForCausalLM",)
@@ -30,6 +30,7 @@ class Flint(moe.MoeLike, kind="flint"):
             window=513,
             is_local=lambda c, i: not (i < 2 or i % 4 == 1 or i == c["num_hidden_layers"] - 1),
             everywhere={"position.kind": "none"},
+            needed=True,
         ),
         moe.listed_dense([0, 1]),
     )

@@ -18,7 +18,7 @@ class GraniteMoeShared(moe.MoeLike, kind="granitemoeshared"):
     second = True
     keys = granite.KEYS | {"shared_intermediate_size": moe.shared_width(0)}
     tensors = moe.tensors(
-        granite.PARTS, *granite.EXPERTS, at="block_sparse_moe", router="router.layer", shared="unused", more=SHARED,
+        granite.PARTS, *granite.EXPERTS, at="block_sparse_moe", router="router.layer", shared="", more=SHARED,
         forms=granite.FORMS,
     )  # fmt: skip
     small = granite.SMALL | {"shared_intermediate_size": 20}

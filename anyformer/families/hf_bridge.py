@@ -14,6 +14,7 @@ from anyformer.families.checkpoint import (
     matched,
     published,
     say_left_out,
+    shapes_of,
     untying,
 )
 from anyformer.families.config_values import REMOTE
@@ -60,8 +61,9 @@ def from_hf(hf_model: Any) -> Model:
                 f"{name}: {pairs}, and a spec of {family.kind} has one tensor for both; tie them, or train with them tied"
             )
         spec = family.spec_from(config | changes, name)
-    placed = matched(family, spec, {held: tuple(tensor.shape) for held, tensor in tensors.items()}, Path(name))
-    table = family.table(spec).layout(spec, tensors)
+    shapes = shapes_of(tensors)
+    placed = matched(family, spec, shapes, Path(name))
+    table = family.table(spec).layout(spec, shapes)
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)
@@ -83,7 +85,7 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     cls = public_class(config["architectures"][0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
-    table = found.weights(model.spec)
+    table = found.table(model.spec)
     for name, held in (*made.named_parameters(), *made.named_buffers()):
         # Some classes make a table in fp32, whatever they are asked for.
         stored = tensors.get(table.current(name, tensors.keys()))

@@ -32,7 +32,9 @@ class MiniMaxM2(moe.MoeLike, kind="minimax_m2"):
         "attn_type_list": NUMBERS,
     }  # fmt: skip
     groups = (RopeKeys(theta=5e6, fraction=1.0),)
-    tensors = moe.tensors(like.LLAMA, *EXPERTS, at="block_sparse_moe", bias="e_score_correction_bias", forms=FORMS)
+    tensors = moe.tensors(
+        like.LLAMA | like.HEAD_NORMS, *EXPERTS, at="block_sparse_moe", bias="e_score_correction_bias", forms=FORMS
+    )
     small = like.small(num_local_experts=5, num_experts_per_tok=3, rope_theta=500.0, head_dim=12, rotary_dim=6)
 
     @classmethod

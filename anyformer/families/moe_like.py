@@ -77,23 +77,27 @@ def tensors(
     """A table with experts: `experts` are the layouts that files may have, the released one first.
 
     Inside of `at`, `router`, `bias` and `shared` are the names of the router, of its bias for the choice and of the
-    expert that all tokens go through.
+    expert that all tokens go through; empty where the rules are among `more`.
     """
-    rules = (
-        Rule(f"{LAYER}.{at}.{router}.{{p}}", f"{OURS}.router.{{p}}"),
-        Rule(f"{LAYER}.{at}.{bias}", f"{OURS}.selection_bias"),
-        Rule(f"{LAYER}.{at}.{shared}_gate.weight", f"{OURS}.shared_gate.weight"),
-        *(
-            Rule(f"{LAYER}.{at}.{shared}.{theirs}.{{p}}", f"{OURS}.shared.{own}.{{p}}")
-            for own, theirs in PROJECTIONS.items()
-        ),
-        *more,
-    )
+    rules = [Rule(f"{LAYER}.{at}.{router}.{{p}}", f"{OURS}.router.{{p}}"), *more]
+    if bias:
+        rules.append(Rule(f"{LAYER}.{at}.{bias}", f"{OURS}.selection_bias"))
+    if shared:
+        rules.append(Rule(f"{LAYER}.{at}.{shared}_gate.weight", f"{OURS}.shared_gate.weight"))
+        rules += [Rule(f"{LAYER}.{at}.{shared}.{x}_proj.{{p}}", f"{OURS}.shared.{x}.{{p}}") for x in PROJECTIONS]
     made = [like.tensors(parts, *rules, *layout) for layout in experts or (each(), fused())]
     first, *others = (
         replace(table, ignored=(*table.ignored, *ignored), extra=extra, forms=forms or {}) for table in made
     )
     return replace(first, also=tuple(others))
+
+
+def activation_name(view: SpecView) -> str:
+    """The published name of the experts' activation; the nearest thing if there is none, which reading back shows."""
+    leaf: Any = getattr(view.layer.ffn, "expert", view.layer.ffn)
+    form = getattr(leaf, "form", None)
+    wanted = {"kind": leaf.kind} | ({"form": form} if form else {})
+    return next((name for name, kind in GATED.items() if kind == wanted), "silu")
 
 
 def activation(default: str = "silu") -> Key:
@@ -104,12 +108,7 @@ def activation(default: str = "silu") -> Key:
             c.refuse(name, f"{c[name]!r} is an activation of the gate that we don't have{nearest(c[name], GATED)}")
         return {"ffn.expert": GATED.get(c[name], GATED["silu"])}
 
-    def write(view: SpecView) -> str:
-        leaf: Any = getattr(view.layer.ffn, "expert", view.layer.ffn)
-        wanted = {"kind": leaf.kind} | ({"form": leaf.form} if hasattr(leaf, "form") else {})
-        return next((name for name, kind in GATED.items() if kind == wanted), "silu")
-
-    return replace(text(default), sets=("ffn.expert",), read=read, write=write)
+    return replace(text(default), sets=("ffn.expert",), read=read, write=activation_name)
 
 
 def dense_width(default: int) -> Key:
@@ -144,10 +143,9 @@ def _one_of(names: Sequence[str], default: int | None, field: str) -> dict[str, 
         return {field: c[name]}
 
     first, *others = names
-    return {
-        first: replace(whole(default, field, null=True), read=read),
-        **{name: whole(None, field) for name in others},
-    }
+    # Where all layers are dense, any number will do.
+    key = replace(whole(default, field, null=True), read=read, write=lambda view: view.get(field) or default or 1)
+    return {first: key, **{name: whole(None, field) for name in others}}
 
 
 def expert_keys(

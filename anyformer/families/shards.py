@@ -32,7 +32,7 @@ SENTENCE = ("modules.json", "sentence_bert_config.json")
 CONFIG_BYTES, INDEX_BYTES = 2**22, 2**26
 """Longest files that are parsed: published ones are a few kilobytes, and a few megabytes for an index."""
 SHARD = re.compile(r"[\w.-]+\.safetensors")
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.gguf")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 
 def read_json(file: Path, most: int) -> dict[str, Any]:
@@ -61,6 +61,10 @@ def shard_names(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if not (folder / INDEX).is_file():
+        if files := sorted(path.name for path in folder.glob("*.gguf")):
+            raise CheckpointError(
+                f"{folder}: holds {files[0]} and no {SINGLE}; give the file itself: {folder / files[0]}"
+            )
         others = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
         if others:
             why = "such files can run code when they are opened, or have another layout"
@@ -114,12 +118,16 @@ class Shards(Mapping[str, "Tensor"]):
             return self.method.dequantised(weight, self._parts(weight), self.dtype or torch.float32)
 
     @property
+    def plain(self) -> dict[str, str]:
+        """The dtypes of tensors that are stored as they are, by the names of safetensors."""
+        return {name: self.files[name].header.tensors[name].dtype for name in self.shapes if name not in self.quantised}
+
+    @property
     def widest(self) -> torch.dtype:
         """The widest floating-point dtype of plain tensors, which loses nothing of any; float32 if there are none."""
         import torch
 
-        found = {self.files[name].header.tensors[name].dtype for name in self.shapes if name not in self.quantised}
-        return widest({dtype for dtype in found if dtype in FLOATS}) or torch.float32
+        return widest({*self.plain.values()} & {*FLOATS}) or torch.float32
 
     def dtype_of(self, name: str) -> torch.dtype:
         """The dtype of a tensor; of a quantised weight that of the others."""

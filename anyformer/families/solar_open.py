@@ -21,8 +21,6 @@ class SolarOpen(moe.MoeLike, kind="solar_open"):
         # The width of dense layers, of which there are none.
         "intermediate_size": whole(None),
     }
-    groups = (RopeKeys(theta=1e6, fraction=1.0),)
+    groups = (RopeKeys(theta=1e6),)
     tensors = moe.tensors(like.LLAMA)
-    small = moe.small(
-        count="n_routed_experts", head_dim=12, attention_bias=True, n_shared_experts=2, partial_rotary_factor=0.5
-    )
+    small = moe.small(count="n_routed_experts", head_dim=12, attention_bias=True, n_shared_experts=2)

@@ -6,10 +6,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from anyformer.parts.exact import Exact
 from anyformer.specs.axes import Leaf, ParamSpec
 
 
-class LeafModule(nn.Module):
+class LeafModule(Exact):
     """Parameters and constants of one leaf. Constants stay in fp64 whatever dtype the model is moved to."""
 
     def __init__(
@@ -18,6 +19,7 @@ class LeafModule(nn.Module):
         super().__init__()
         self.leaf = leaf
         self._constants = dict(constants or {})
+        self.exact = tuple(name for name, weight in weights.items() if weight.exact)
         for name, weight in weights.items():
             self.register_parameter(name, nn.Parameter(torch.empty(weight.shape)))
         for name, values in self._constants.items():

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from anyformer.kernels.moe import Stacked, Work, way_for
 from anyformer.kernels.precision import no_autocast
 from anyformer.parts.attention_metadata import AttentionMetadata
+from anyformer.parts.exact import Exact
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
 from anyformer.parts.linear import Linear
@@ -19,8 +20,12 @@ RouterOutput = list[tuple[Tensor, Tensor]]
 """Logits of a router and the experts that it chose."""
 
 
-class Router(Linear):
+class Router(Exact, Linear):
     """x W^T (+ b) in promote(dtype, float32), also under autocast: a rounded logit sends a token elsewhere."""
+
+    def __init__(self, into: int, out: int, *, bias: bool = False, exact: bool = False) -> None:
+        super().__init__(into, out, bias=bias)
+        self.exact = ("weight", "bias") if exact else ()
 
     def forward(self, input: Tensor) -> Tensor:
         x = input
@@ -69,15 +74,16 @@ class Experts(nn.Module):
         return self.leaf.kind
 
 
-class MoE(nn.Module):
+class MoE(Exact):
     """sum_i g_i expert_i(x) (+ shared(x)), over the experts that the router chose."""
 
+    exact = ("selection_bias",)
     selection_bias: Tensor | None
 
     def __init__(self, leaf: Moe, dims: Dims) -> None:
         super().__init__()
         self.leaf = leaf
-        self.router = Router(dims.width, leaf.experts, bias=leaf.router_bias)
+        self.router = Router(dims.width, leaf.experts, bias=leaf.router_bias, exact=leaf.exact_router)
         chooses = nn.Parameter(torch.empty(leaf.experts)) if leaf.selection_bias else None
         self.register_parameter("selection_bias", chooses)
         self.experts = Experts(leaf, dims)

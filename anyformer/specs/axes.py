@@ -58,6 +58,8 @@ class ParamSpec:
     shape: tuple[int, ...]
     role: Role
     fill: float | None = None
+    exact: bool = False
+    """Whether it stays in at least float32 when a model is cast to 16 bits."""
 
     @property
     def size(self) -> int:
@@ -420,3 +422,7 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     def reads_probs(self) -> bool:
         """True if `values` adds to the values, which only a kernel that sees the weights can serve."""
         return self.overrides("values")
+
+    def acts(self) -> bool:
+        """True if it does something in the layers: rotates, or adds to scores or values."""
+        return self.overrides("rotate") or self.biases() or self.reads_probs()

@@ -46,9 +46,11 @@ class Moe(FeedForward, kind="moe"):
     """Whether a score multiplies what its expert gives, or what it reads (Llama 4)."""
     router_bias: bool = False
     """A bias on the router's logits (gpt-oss)."""
+    exact_router: bool = False
+    """The router's weights stay in at least float32 when a model is cast to 16 bits (ERNIE 4.5)."""
     selection_bias: bool = False
     """A number for each expert that is added to its score when experts are chosen, not when they are weighed
-    (DeepSeek-V3). It has no gradient: it stays as it was loaded."""
+    (DeepSeek-V3). It has no gradient: it stays as it was loaded, in at least float32."""
     shared_width: int | None = None
     """Inner width of an expert that every token goes through; unset: there is none. Several are one of their total width."""
     shared_gate: bool = False
@@ -92,9 +94,10 @@ class Moe(FeedForward, kind="moe"):
 
     def weights(self, width: int) -> dict[str, ParamSpec]:
         inner, stack = self.hidden(width), (self.experts,)
-        found = dict(linear("router", self.experts, width, "router", self.router_bias))
+        router = linear("router", self.experts, width, "router", self.router_bias)
+        found = {name: dataclasses.replace(weight, exact=self.exact_router) for name, weight in router}
         if self.selection_bias:
-            found["selection_bias"] = ParamSpec(shape=stack, role="bias", fill=0.0)
+            found["selection_bias"] = ParamSpec(shape=stack, role="bias", fill=0.0, exact=True)
         for name in self.expert.inputs:
             found |= linear(f"experts.{name}", inner, width, "ffn_in", self.bias, stack)
         found |= linear("experts.down", width, inner, "ffn_out", self.bias, stack)

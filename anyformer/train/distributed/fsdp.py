@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from anyformer.errors import InputError
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model
+from anyformer.parts.exact import Exact
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.specs.model import ModelSpec
 from anyformer.train.distributed.sharded_checkpoint import put, whole
@@ -31,11 +32,18 @@ def spread(
     policy = MixedPrecisionPolicy()
     if autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    # What stays in fp32 is gathered by itself, or, if it is a part of something else and learns nothing, not cut at all.
+    parts = [part for part in model.modules() if isinstance(part, Exact)]
+    uncut = {p for part in parts if not _alone(part) for p in part.held_exactly()}
     # A reversible stack does not call its blocks, so they are gathered with the model.
     for name in [stack.name for stack in model.spec.stacks if not stack.reversible]:
         for block in model.get_submodule(f"{name}.blocks").children():
-            fully_shard(block, mesh=meshes.data, mp_policy=policy)
-    sharded: Any = fully_shard(model, mesh=meshes.data)
+            for part in [part for part in block.modules() if isinstance(part, Exact) and _alone(part)]:
+                # The engine marks what a module answers, and wants no view.
+                part.register_forward_hook(lambda module, given, found: found.clone())
+                fully_shard(part, mesh=meshes.data)
+            fully_shard(block, mesh=meshes.data, mp_policy=policy, ignored_params=uncut)
+    sharded: Any = fully_shard(model, mesh=meshes.data, ignored_params=uncut)
     # What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again.
     sharded.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
     # Held constants know by themselves what they are.
@@ -44,6 +52,12 @@ def spread(
         for name, parameter in model.named_parameters():
             put(parameter, values(name))
     return model
+
+
+def _alone(part: Exact) -> bool:
+    """Whether a module has nothing but parameters that stay in fp32."""
+    own, kept = list(part.parameters()), list(part.held_exactly())
+    return bool(own) and len(own) == len(kept)
 
 
 def syncing(model: nn.Module) -> Callable[[bool], None]:

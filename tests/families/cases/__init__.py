@@ -24,7 +24,7 @@ LENGTHS = ("dynamic", "longrope")
 """Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
 
 COUNTED = (
-    "roberta", "longformer", "reformer", "camembert", "data2vec_text", "roberta_prelayernorm", "xlm_roberta", "xlm_roberta_xl"
+    "roberta", "longformer", "mpnet", "reformer", "camembert", "data2vec_text", "roberta_prelayernorm", "xlm_roberta", "xlm_roberta_xl"
 )  # fmt: skip
 """Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
 RIGHT = ("turned-values", "reformer", "llama4_text")

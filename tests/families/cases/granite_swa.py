@@ -12,4 +12,4 @@ VARIANTS = {
     "no-position": {"num_hidden_layers": 2, "layer_rope_theta": [0, 0]},
 }
 
-REFUSED = {"granite_swa": [({"layer_rope_theta": [500.0]}, "layer_rope_theta: has 1 entries for 4 layers")]}
+REFUSED = {"granite_swa": [({"layer_rope_theta": [500.0]}, "layer_rope_theta: lists 1 layers; num_hidden_layers is 4")]}

@@ -1,7 +1,7 @@
 """Solar Open: configs beyond the small one."""
 
 VARIANTS = {
-    "whole-heads": {"partial_rotary_factor": None, "attention_bias": False, "norm_topk_prob": False},
+    "not-normalised": {"attention_bias": False, "norm_topk_prob": False},
     "one-kv-head": {
         "hidden_size": 36,
         "num_attention_heads": 3,
