@@ -40,9 +40,9 @@ def _embed(spec: ModelSpec, name: str) -> NamedWeights:
         case embed_head.TokenEmbed() as embed:
             rows = spec.vocab if name == "decoder_embed" else spec.input_vocab
             yield f"{name}.tokens.weight", ParamSpec(shape=(rows, spec.embed_width), role="embedding")
-            if embed.token_types:
-                shape = embed.token_types, spec.position_width
-                yield f"{name}.types.weight", ParamSpec(shape=shape, role="embedding")
+            for table, count in (("types", embed.token_types), ("tasks", embed.task_types)):
+                if count:
+                    yield f"{name}.{table}.weight", ParamSpec(shape=(count, spec.position_width), role="embedding")
             if projects(spec) and embed.project == "first":
                 yield from linear(f"{name}.project", spec.width, spec.embed_width, "project", embed.project_bias)
         case embed_head.PatchEmbed() as embed:

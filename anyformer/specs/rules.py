@@ -184,6 +184,7 @@ def _tokens(spec: ModelSpec) -> Findings:
         return
     yield from size("embed.width", embed.width)
     yield from at_least("embed.token_types", embed.token_types, 0)
+    yield from at_least("embed.task_types", embed.task_types, 0)
     if embed.width is None or embed.width == spec.width:
         for name, idle in (("project", embed.project == "first"), ("project_bias", not embed.project_bias)):
             if not idle:

@@ -92,6 +92,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "key projection"),
     "embed width": ({"embed": {"kind": "tokens", "width": 0}}, "embed.width: 0 is not at least 1"),
     "token types": ({"embed": {"kind": "tokens", "token_types": -1}}, "embed.token_types: -1 is not at least 0"),
+    "task types": ({"embed": {"kind": "tokens", "task_types": -1}}, "embed.task_types: -1 is not at least 0"),
     "projection of nothing": (
         {"embed": {"kind": "tokens", "project": "last"}},
         "embed.project: has no effect: embed.width is the model's width, so nothing is projected"),
