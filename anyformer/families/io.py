@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,16 +133,17 @@ def stored_dtype(folder: Path, ignore_keys: Sequence[str] = ()) -> torch.dtype:
         return open_gguf(folder)[2].widest
     if is_published(folder):
         with opened(folder) as shards:
-            held, names = shards.plain, list(shards)
+            held, shapes = shards.plain, shards.shapes
     else:
-        held = {name: place.dtype for header in headers_of(folder).values() for name, place in header.tensors.items()}
-        names = list(held)
-    exact = exact_names(folder, names, ignore_keys) if len({*held.values()} & {*FLOATS}) > 1 else set[str]()
+        places = {name: place for header in headers_of(folder).values() for name, place in header.tensors.items()}
+        held = {name: place.dtype for name, place in places.items()}
+        shapes = {name: place.shape for name, place in places.items()}
+    exact = exact_names(folder, shapes, ignore_keys) if len({*held.values()} & {*FLOATS}) > 1 else set[str]()
     found = {dtype for name, dtype in held.items() if name not in exact}
     return widest(found & {*FLOATS}) or torch.float32
 
 
-def exact_names(folder: Path, stored: Sequence[str], ignore_keys: Sequence[str] = ()) -> set[str]:
+def exact_names(folder: Path, stored: Mapping[str, tuple[int, ...]], ignore_keys: Sequence[str] = ()) -> set[str]:
     """Names of stored tensors that stay in float32 when a model is cast."""
     with warnings.catch_warnings():
         # Whoever loads the folder is told what its config has besides.
