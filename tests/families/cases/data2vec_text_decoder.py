@@ -3,3 +3,5 @@
 from tests.families.cases import data2vec_text
 
 VARIANTS = {"untied": data2vec_text.VARIANTS["untied"]}
+
+SEEDS = {"data2vec_text_decoder": 1}
