@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anyformer.specs import Mixer, ModelSpec, Pattern, rules
-from anyformer.specs.rules import Finding, divisors
+from anyformer.specs.findings import Finding, divisors
 from tests.specs.small import data_with, problems_of, problems_with, small
 
 pytestmark = pytest.mark.quick
