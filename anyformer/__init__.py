@@ -75,13 +75,18 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *loaded, *(name for name in globals() if name.startswith("__"))})
 
 
+def _holds_model(path: Path) -> bool:
+    return path.is_dir() or (path.suffix.lower() == ".gguf" and path.is_file())
+
+
 def spec(
     source: str | Path | Mapping[str, Any] | ModelSpec,
     changes: Mapping[str, Any] | None = None,
     *,
     ignore_keys: Sequence[str] = (),
 ) -> ModelSpec:
-    """A spec from a preset's name, a path ending in .toml, a directory, plain data, or a spec; varied by `changes`.
+    """A spec from a preset's name, a path ending in .toml, a directory, a GGUF file, plain data, or a spec; varied by
+    `changes`.
 
     A directory holds a spec.toml, or the config.json of a published model, of which `ignore_keys` are taken as absent.
     """
@@ -91,7 +96,7 @@ def spec(
         raise InputError("the name is empty; give that of a preset, a .toml file or a directory (. is this one)")
     if changes is not None and not isinstance(changes, Mapping):
         raise TypeError(f"changes: expected dotted names and values, such as {{'depth': 8}}, got {changes!r}")
-    folder = isinstance(source, str | Path) and Path(source).suffix != ".toml" and Path(source).is_dir()
+    folder = isinstance(source, str | Path) and Path(source).suffix != ".toml" and _holds_model(Path(source))
     if ignore_keys and not folder:
         raise InputError(f"ignore_keys: {source} is no directory with a config.json, so there is nothing to ignore")
     if isinstance(source, ModelSpec):

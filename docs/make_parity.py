@@ -66,6 +66,23 @@ This page is written by `python docs/make.py parity`.
 | family | public class | variant | whole | padded | cached | round trip |
 |---|---|---|---|---|---|---|
 """
+HEADS = """
+{mark}
+
+{classes} classes of {families} families that end with one of the words below, each with the family's small config and three
+named labels: the largest difference of the answers (starts and ends of an answer), of whole rows and of rows padded on either
+side, after labels and tensors went there and back, equal to the last bit. Where a class reads the first place of a row
+whatever stands there, its rows are padded on the right only; where it reads the last place so, not at all. Not read:
+{unread}
+
+Where the public classes go by something else than the mask: those that read the last token of a decoder take the last one
+that is not the padding's id, so a text that ends with that id is read one token earlier there; MBart's and PLBart's decoders
+are fed the last token of a row first, where others are fed `decoder_start_token_id`.
+
+| family | {ends} |
+|---|{lines}
+"""
+MARK = "## Classes with other heads"
 COLUMNS = {
     "whole": ("test_logits_of_a_whole_sequence_equal_the_published",),
     "padded": ("test_logits_of_padded_rows_equal_the_published",),
@@ -101,17 +118,54 @@ def results(report: Callable[[str], None]) -> Iterator[tuple[str, str, str, dict
             yield kind, case.family.architectures[0], variant, found
 
 
-def outcome(case: Any, names: tuple[str, ...]) -> Any:
+def head_results(report: Callable[[str], None]) -> Iterator[tuple[str, str, Any]]:
+    """Kind, class, and its figure or an exception, of every class with another head."""
+    from tests.families import test_tasks
+
+    tests = (
+        "test_answers_equal_the_published_whole_and_padded",
+        "test_labels_and_tensors_come_over_and_go_back_the_same",
+    )
+    for kind, name in test_tasks.cases():
+        report(name)
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                case = test_tasks.Case(kind, name, Path(place))
+            except Exception as error:
+                yield kind, name, error
+                continue
+            yield kind, name, outcome(case, tests, test_tasks)
+
+
+def heads_page(results: list[tuple[str, str, Any]]) -> str:
+    """The part of the page about them, a row for each family."""
+    from anyformer.families.tasks import ANSWER, CHOICE, SEQUENCE, TOKEN
+    from tests.families.test_tasks import UNREAD
+
+    ends = (SEQUENCE, TOKEN, ANSWER, CHOICE)
+    rows: dict[str, list[str]] = {}
+    for kind, name, found in results:
+        cells = rows.setdefault(kind, ["-"] * len(ends))
+        cells[next(i for i, end in enumerate(ends) if name.endswith(end))] = shown(found)
+    unread = "; ".join(f"{name} ({why})" for name, why in UNREAD.items())
+    text = HEADS.format(
+        mark=MARK, classes=len(results), families=len(rows), unread=f"{unread}.", ends=" | ".join(ends), lines="---|" * len(ends)
+    )  # fmt: skip
+    return text + "".join(f"| {kind} | {' | '.join(cells)} |\n" for kind, cells in rows.items())
+
+
+def outcome(case: Any, names: tuple[str, ...], module: Any = None) -> Any:
     """The largest difference that some tests of a case noted, or True if they compare bits."""
     import pytest
 
     from tests.families import test_parity
 
-    with noted(test_parity) as figures, tempfile.TemporaryDirectory() as scratch:
+    tests, which = module or test_parity, getattr(case, "variant", None) or case.name
+    with noted(tests) as figures, tempfile.TemporaryDirectory() as scratch:
         for name in names:
-            given = {"tmp_path": Path(scratch)} if "shards" in name else {}
+            given = {"tmp_path": Path(scratch)} if "shards" in name or "labels" in name else {}
             try:
-                getattr(test_parity, name)(lambda *_: case, case.family.kind, case.variant, **given)
+                getattr(tests, name)(lambda *_: case, case.family.kind, which, **given)
             except pytest.skip.Exception:
                 return None
             except Exception as error:
@@ -163,10 +217,13 @@ def main() -> int:
         rows.append(f"{key(kind, architecture, variant)} {' | '.join(shown(found[column]) for column in COLUMNS)} |")
         figures += [value for value in found.values() if isinstance(value, float)]
         failed += [f"{kind} {variant}, {c}: {v!r:.300}" for c, v in found.items() if isinstance(v, Exception)]
+    heads = list(head_results(lambda line: sys.stderr.write(f"\r{line:60}")))
+    figures += [found for _, _, found in heads if isinstance(found, float)]
+    failed += [f"{name}: {found!r:.300}" for _, name, found in heads if isinstance(found, Exception)]
     head = HEAD.format(
         version=transformers.__version__, limit=TABLE["oracle"].limit, families=len(kinds), cases=len(rows),
         worst=f"{max(figures):.0e}",
     )  # fmt: skip
-    PAGE.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    PAGE.write_text(head + "\n".join(rows) + "\n" + heads_page(heads), encoding="utf-8")
     sys.stderr.write("\n" + "".join(f"{line}\n" for line in failed))
     return 1 if failed else 0

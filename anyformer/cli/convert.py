@@ -4,6 +4,8 @@ anyformer convert runs/quickstart exported --format hf
 anyformer convert path/to/llama llama-gqa --kv-heads 8 --text notes.txt
 anyformer convert path/to/llama longer --rope-scaling yarn:4 --positions 32768 --format hf
 anyformer convert runs/quickstart small --quantize int8
+anyformer convert path/to/llama llama.gguf --format gguf --type q8_0
+anyformer convert llama.gguf llama-hf --format hf
 anyformer convert --unsafe-pickle path/with/pytorch_model.bin safe --format hf
 """
 
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    option(parser, "source", "a folder of anyformer's, a Hugging Face directory, or org/name", "SRC")
-    option(parser, "place", "the new folder; one that anyformer did not write is left alone", "DST")
-    option(parser, "--format", "our own, or that of a published class", ("anyformer", "hf"), default="anyformer")
+    option(parser, "source", "a folder of anyformer's, a Hugging Face directory, org/name, or a .gguf file", "SRC")
+    option(parser, "place", "the new folder, or .gguf file; one that anyformer did not write is left alone", "DST")
+    words = "our own, that of a published class, or one file for llama.cpp"
+    option(parser, "--format", words, ("anyformer", "hf", "gguf"), default="anyformer")
+    option(parser, "--type", "with --format gguf: what matrices are stored in (f16)", ("f32", "f16", "bf16", "q8_0"))
     option(parser, "--family", "the published class, e.g. mistral (that it came from, or the first that fits)", "KIND")
     option(parser, "--dtype", "of the new weights (that of the source)", DTYPES)
     integers = parser.add_mutually_exclusive_group()
@@ -83,7 +87,7 @@ def _run(given: argparse.Namespace) -> int:
         done = convert(
             Plan(
                 source=source, place=Path(given.place), format=given.format, family=given.family,
-                dtype=None if given.dtype is None else getattr(torch, given.dtype), surgery=surgery, text=words,
+                dtype=None if given.dtype is None else getattr(torch, given.dtype), type=given.type, surgery=surgery, text=words,
                 quantize=given.quantize, dequantize=given.dequantize, unsafe_pickle=given.unsafe_pickle,
                 ignore_keys=tuple(given.ignore_keys),
             ),
@@ -97,6 +101,7 @@ def _page(done: Converted) -> Iterator[Any]:
     from anyformer.specs import number_format
 
     kind = "our own format" if done.architecture is None else f"files of {done.architecture} ({done.family})"
+    kind = f"a GGUF file of {done.architecture}" if done.format == "gguf" else kind
     dtype = str(done.dtype).removeprefix("torch.")
     weights = dtype if done.quantized is None else f"{done.quantized} weights and {dtype}"
     yield text(f"{done.place}: {kind}, {done.params:,} parameters, {weights}, {number_format.data(done.bytes)}")

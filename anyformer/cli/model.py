@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.model.model import Model
 
-FOLDER = "the folder of a trained model: a run of anyformer's, a Hugging Face directory, or org/name"
+FOLDER = "a trained model: the folder of a run of anyformer's, a Hugging Face directory, org/name, or a .gguf file"
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 STDIN = "-"
 PATIENCE = 2.0
@@ -62,9 +62,12 @@ def stdin_text(given: str) -> str:
 
 def check_folder(path: str) -> Path:
     """The folder of a model, or an error that says what is there instead."""
+    from anyformer.families.gguf.header import is_gguf
     from anyformer.families.io import HUB_NAME, check_weights, find_folder
 
     folder = settle(path)
+    if is_gguf(path) and folder.is_file():
+        return folder
     if not folder.is_dir():
         check_weights(path)
         # One that is missing among others is a folder; a name whose owner is no folder here is one of the hub.

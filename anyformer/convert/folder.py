@@ -20,15 +20,19 @@ from tokenizers import processors
 
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.convert.unpickle import unpickled
+from anyformer.data.gguf_tokenizer import gguf_metadata
 from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.data.tokenizer_classes import BPE_FILES, WORDPIECE_FILE
 from anyformer.data.tokenizer_files import ADDED, FILE, MARK, NAMED, PUBLISHED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.data.tokenizer_files import NAMES as TOKEN_NAMES
 from anyformer.errors import InputError, SpecError
-from anyformer.families.checkpoint import family_for, save_published, stored_numbers, was_written_here
-from anyformer.families.io import FORMATS, is_published, load, quantisation_of, stored_dtype
+from anyformer.families.checkpoint import family_for, save_published, was_written_here
+from anyformer.families.gguf.files import TYPES, WRITER, save_gguf, written_as
+from anyformer.families.gguf.header import is_gguf, read_header
+from anyformer.families.io import FORMATS, known_numbers, load, quantisation_of, stored_dtype
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SENTENCE, SINGLE, read_json
 from anyformer.files import NewFolder, inside
+from anyformer.generation.chat.template import read_template
 from anyformer.generation.pipelines.sentence import PROMPTS, sentence_files
 from anyformer.model.native_checkpoint import SPEC, save
 from anyformer.model.native_checkpoint import load as load_own
@@ -80,6 +84,8 @@ class Plan:
     else the first that can hold the spec."""
     dtype: torch.dtype | None = None
     """Unless given, the widest that the source has."""
+    type: str | None = None
+    """What matrices of the format "gguf" are stored in (f32, f16, bf16, q8_0); unless given, f16."""
     quantize: str | None = None
     """int8 or int4: weights of large products in whole numbers, in our own format."""
     dequantize: bool = False
@@ -127,8 +133,8 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
             model = load_own(source, "cpu", exact, dequantise=plan.dequantize).eval()
         else:
             model = load(source, "cpu", exact, ignore_keys=plan.ignore_keys)
-        taken = plan.quantize is not None and not plan.surgery and is_published(source)
-        known = stored_numbers(source, plan.quantize or "", plan.ignore_keys) if taken else {}
+        taken = plan.quantize is not None and not plan.surgery
+        known = known_numbers(source, plan.quantize or "", plan.ignore_keys) if taken else {}
     changed = operate(model, plan.surgery) if plan.surgery else model
     family = architecture = None
     if plan.format == "hf":
@@ -138,6 +144,9 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
             ways = "no file of a published class says this; --format anyformer keeps it as it is"
             raise SpecError([*error.problems, ways], error.source) from error
         family, architecture = found.kind, config["architectures"][0]
+    elif plan.format == "gguf":
+        kind, _ = written_as(changed.spec, changed.family)
+        family, architecture = kind.family, kind.name
     # All are read in windows that the smaller one can hold, or the figures could not be compared.
     context = min(model.spec.context, changed.spec.context)
 
@@ -156,6 +165,8 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
         if words is not None:
             after = scored("after", result.to(exact), words)
             result = result.to(dtype)
+    if plan.format == "gguf":
+        return _to_gguf(plan, result, (family, architecture, before, after), scored if words is not None else None)
     with NewFolder(plan.place, NAMES) as folder:
         if plan.format == "hf":
             save_published(result, folder.path, family=family)
@@ -178,6 +189,43 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     )  # fmt: skip
 
 
+def _to_gguf(plan: Plan, model: Model, done: tuple[Any, ...], scored: Callable[..., Score] | None) -> Converted:
+    """Write a GGUF file, with the tokenizer and the chat template of the source if it has them."""
+    family, architecture, before, after = done
+    has_words = is_gguf(plan.source) or any((plan.source / n).is_file() for n in (FILE, BPE_FILES[0], WORDPIECE_FILE))
+    more: dict[str, Any] = {}
+    if has_words:
+        template = read_template(plan.source)
+        words = tokenizer(plan.source)
+        words = words if words.published else _templated(model.spec, words)
+        more = gguf_metadata(words, model.spec, None if template is None else template.text)
+    kind = plan.type or "f16"
+    save_gguf(model, plan.place, kind, more)
+    written = None
+    if scored is not None:
+        written = scored("as written", load(plan.place, "cpu", torch.float32), tokenizer(plan.place), None)
+    dtype = {"f32": torch.float32, "bf16": torch.bfloat16}.get(kind, torch.float16)
+    return Converted(
+        place=plan.place, format=plan.format, family=family, architecture=architecture, dtype=dtype,
+        params=model.spec.count().params, quantized=kind if kind == "q8_0" else None,
+        bytes=plan.place.stat().st_size, before=before, after=after, written=written,
+    )  # fmt: skip
+
+
+def _check_gguf(plan: Plan) -> None:
+    """Refuse what a GGUF file can't be made of, or written over."""
+    if plan.type is not None and plan.type not in TYPES:
+        raise InputError(f"type: {plan.type!r} is unknown (known: {', '.join(TYPES)})")
+    if plan.dtype is not None:
+        raise InputError(f"dtype: a GGUF file has types of its own; give one of them with --type ({', '.join(TYPES)})")
+    if not is_gguf(plan.place):
+        raise InputError(f"{plan.place}: is no name of a GGUF file; give one that ends in .gguf")
+    if plan.place.exists():
+        ours = plan.place.is_file() and read_header(plan.place).metadata.get("general.quantized_by") == WRITER
+        if not ours:
+            raise InputError(f"{plan.place}: is there already, and anyformer did not write it; give another name")
+
+
 def _check(plan: Plan) -> None:
     """Refuse what can't be done, before anything is read."""
     if plan.format not in FORMATS:
@@ -186,14 +234,24 @@ def _check(plan: Plan) -> None:
         raise InputError(f"family: {plan.family!r} is for the format hf; our own holds every spec")
     if plan.dtype is not None and not plan.dtype.is_floating_point:
         raise InputError(f"dtype: {plan.dtype} can't hold weights; pick a floating-point one")
+    if plan.type is not None and plan.format != "gguf":
+        raise InputError("type: is for the format gguf; others have --dtype")
+    if plan.format == "gguf":
+        _check_gguf(plan)
     held = None if plan.unsafe_pickle else quantisation_of(plan.source)
     if plan.quantize is not None:
         check_kind(plan.quantize, torch.device("cpu"))
         if plan.format != "anyformer":
-            raise InputError("quantize: files of published classes don't hold our whole numbers; leave out --format hf")
+            raise InputError(
+                f"quantize: files of published classes don't hold our whole numbers; leave out --format {plan.format}"
+            )
     if plan.dequantize and held is None:
         raise InputError(f"dequantize: the weights of {plan.source} are not quantised; leave it out")
-    options = {"--quantize": plan.quantize, "--format hf": plan.format == "hf", "surgery": plan.surgery}
+    options = {
+        "--quantize": plan.quantize,
+        f"--format {plan.format}": plan.format != "anyformer",
+        "surgery": plan.surgery,
+    }
     wrong = [name for name, value in options.items() if value]
     if held is not None and not plan.dequantize and wrong:
         raise InputError(
@@ -228,6 +286,9 @@ def _write_tokenizer(source: Path, place: Path, spec: ModelSpec, *, format: str)
     A prompt becomes the same ids in both. So does a document, but for one of a run of ours whose bos is an eos: published
     files have one template for both, and a prompt of such a run begins without it.
     """
+    if is_gguf(source):
+        _write_from_gguf(source, place, format=format)
+        return
     for name in (*COPIED, *sentence_files(source)):
         _copy(source, place, name)
     if not any((source / name).is_file() for name in (FILE, BPE_FILES[0], WORDPIECE_FILE)):
@@ -249,6 +310,19 @@ def _write_tokenizer(source: Path, place: Path, spec: ModelSpec, *, format: str)
     whole = words if words.published else _templated(spec, words)
     (place / FILE).write_text(whole.to_json(), encoding="utf-8")
     settings |= named | {"tokenizer_class": CLASS} | mark
+    (place / SETTINGS).write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+def _write_from_gguf(source: Path, place: Path, *, format: str) -> None:
+    """Write the files of a tokenizer that a GGUF file holds, if it holds one."""
+    header = read_header(source)
+    if "tokenizer.ggml.tokens" not in header.metadata:
+        return
+    words, template = tokenizer(source), read_template(source)
+    (place / FILE).write_text(words.to_json(), encoding="utf-8")
+    settings: dict[str, Any] = dict(words.named) | {"tokenizer_class": CLASS}
+    settings |= {} if template is None else {"chat_template": template.text}
+    settings |= {MARK: PUBLISHED} if format == "anyformer" else {}
     (place / SETTINGS).write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 

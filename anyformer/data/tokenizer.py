@@ -4,6 +4,7 @@ Special tokens are for programs: one that is spelled out in a text is text, and 
 exception is `text_ids`, which gives the ids of a text exactly as a published folder's own files do.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,8 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
 from anyformer.data.tokenizer_files import FILE, guarded, is_published, missing, parsed, read_file, read_published
-from anyformer.errors import DataError, InputError
+from anyformer.errors import DataError, InputError, nearest
+from anyformer.families.gguf.header import is_gguf
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
 
@@ -22,6 +24,8 @@ SOURCE = "source_tokenizer.json"
 """The tokenizer of the source, where that has a vocabulary of its own; FILE is then the target's."""
 END = "<|endoftext|>"
 """The one special token of tokenizers that we train: it stands between documents, and its id is 0."""
+LANGUAGE = re.compile(r"(?:__)?[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?(?:__)?")
+"""How the tokens of languages are spelled: en_XX, eng_Latn, __en__."""
 SCRAP = 50_000
 """Characters of the pieces in which a corpus is counted: one long text would keep one core busy and the others idle."""
 
@@ -49,11 +53,19 @@ class Tokenizer:
     """Text to ids and back."""
 
     def __init__(
-        self, inner: tokenizers.Tokenizer, *, published: bool = False, named: Named | None = None, splits: bool = False
+        self,
+        inner: tokenizers.Tokenizer,
+        *,
+        published: bool = False,
+        named: Named | None = None,
+        splits: bool = False,
+        spoken: str = "",
     ) -> None:
         """`published`: its files say what a text becomes, otherwise the spec of the run does; `named`: special tokens
-        by name (bos_token, ...); `splits`: those that are spelled out in a text are text for `text_ids` too.
+        by name (bos_token, ...); `splits`: those that are spelled out in a text are text for `text_ids` too; `spoken`: the
+        template around a text in the language `{src_lang}`, where texts have a token for it.
         """
+        self.spoken = spoken
         self.published = published
         self.inner = inner
         """The library's own, for what it knows besides ids: offsets, pairs of texts, names of tokens."""
@@ -132,6 +144,29 @@ class Tokenizer:
             copy.post_processor = template if own is None else processors.Sequence([own, template])
         return type(self)(copy)
 
+    def language(self, code: str) -> int:
+        """The token of a language."""
+        found = next((i for name in (code, f"__{code}__") if (i := self.specials.get(name)) is not None), None)
+        if found is None:
+            known = [name for name in self.specials if LANGUAGE.fullmatch(name)]
+            some = f" (such as {', '.join(known[:6])}; {len(known)} in all)" if known else ""
+            raise InputError(f"language {code!r} is none of this tokenizer{nearest(code, known)}{some}")
+        return found
+
+    def speaking(self, code: str) -> Self:
+        """A copy for texts in a language."""
+        token = self.language(code)
+        if not self.spoken:
+            raise InputError("this tokenizer puts no token of a language around a text; leave src_lang out")
+        with guarded("it can't be copied"):
+            copy = tokenizers.Tokenizer.from_str(self.inner.to_str())
+            single = self.spoken.format(src_lang=copy.id_to_token(token))
+            names = [each for each in single.split() if each != "$A"]
+            copy.post_processor = processors.TemplateProcessing(
+                single=single, pair=None, special_tokens=[(each, copy.token_to_id(each)) for each in names]
+            )
+        return type(self)(copy, published=self.published, named=self.named, splits=self.inner.encode_special_tokens)
+
     @cached_property
     def literal(self) -> tokenizers.Tokenizer:
         """For texts of people: special tokens that are spelled out in them are text."""
@@ -169,8 +204,14 @@ class Tokenizer:
 
 
 def tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a published folder, as its files say; or a tokenizer.json, alone or in a folder of ours."""
+    """The tokenizer of a published folder or of a GGUF file, as they say; or a tokenizer.json, alone or in a folder of
+    ours.
+    """
     place = Path(path)
+    if is_gguf(place) and place.is_file():
+        from anyformer.data.gguf_tokenizer import gguf_tokenizer
+
+        return gguf_tokenizer(place)
     folder, file = (place, place / FILE) if place.is_dir() else (place.parent, place)
     if file.name == FILE and is_published(folder):
         return Tokenizer(published=True, **read_published(folder))

@@ -33,7 +33,12 @@ class Class:
     flags: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
     """Flags of those that the files name without any."""
     around: tuple[str, str] = ("", "")
-    """The templates that it puts around a text and around a pair of texts, whatever the files say; tokens by name."""
+    """The templates that it puts around a text and around a pair of texts, whatever the files say; tokens by name.
+
+    `src_lang` is that of the language, where a text has one.
+    """
+    older: tuple[str, str] = ("", "")
+    """The same where the settings ask for `legacy_behaviour`."""
     forgets: bool = False
     """Whether a template of tokenizer.json is dropped; only the flags add something."""
     plain: bool = False
@@ -123,6 +128,22 @@ def _reformer(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[st
     return None if kept is None else normalizers.Sequence([kept, blanks]), *_metaspace(blank=True)
 
 
+def _spaced(*, lines: bool) -> Steps:
+    """Words with the blanks before them, after a precompiled map of characters; `lines`: without one, a new line is a blank."""
+
+    def build(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
+        kept, blanks = _precompiled(inner), normalizers.Replace(Regex(r" {2,}"), " ")
+        first = [kept] if kept is not None else [normalizers.Replace(Regex(r"\n"), " ")] if lines else []
+        return normalizers.Sequence([*first, blanks]), *_metaspace(blank=True)
+
+    return build
+
+
+def _mbart(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
+    split, decoder = _metaspace(blank=True)
+    return None, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), split]), decoder
+
+
 def _openai_gpt(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
     model = _set_bpe(inner, unk=named["unk_token"])
     model.continuing_subword_prefix, model.end_of_word_suffix = "", "</w>"
@@ -161,7 +182,26 @@ _BERT = Class(
     steps=_bert, model="WordPiece", files=(WORDPIECE_FILE,), around=SENTENCE,
     named={"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
 )  # fmt: skip
+BEFORE = ("{src_lang} $A {eos_token}", "{src_lang} $A $B {eos_token}")
+AFTER = ("$A {eos_token} {src_lang}", "$A $B {eos_token} {src_lang}")
+"""The token of a text's language, before it or at its end."""
+MASK = {"mask_token": {"lstrip": True}}
 CLASSES: dict[str, Class] = {
+    "MBartTokenizer": Class(
+        steps=_mbart, model="Unigram", named=ROBERTA | {"src_lang": "en_XX"}, around=AFTER, flags=MASK
+    ),
+    "MBart50Tokenizer": Class(
+        steps=_spaced(lines=False), model="Unigram", named=ROBERTA | {"src_lang": "en_XX"}, around=BEFORE, flags=MASK
+    ),
+    "NllbTokenizer": Class(
+        steps=_reformer, named=ROBERTA | {"src_lang": "eng_Latn"}, around=BEFORE, older=AFTER, flags=MASK
+    ),
+    "PegasusTokenizer": Class(
+        steps=_spaced(lines=True), model="Unigram", around=("$A {eos_token}", "$A $B {eos_token}"),
+        named={
+            "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask_2>",
+        },
+    ),
     "GPT2Tokenizer": _GPT2, "CodeGenTokenizer": _GPT2,
     "GPTNeoXTokenizer": Class(
         steps=_byte_level(normalizer=normalizers.NFC()), named=GPT2_END | {"pad_token": "<|padding|>"}, files=BPE_FILES,
@@ -179,6 +219,7 @@ CLASSES: dict[str, Class] = {
         },
     ),
     "RobertaTokenizer": _ROBERTA, "BartTokenizer": _ROBERTA, "LEDTokenizer": _ROBERTA, "LongformerTokenizer": _ROBERTA,
+    "MvpTokenizer": _ROBERTA,
     "BertTokenizer": _BERT, "DistilBertTokenizer": _BERT, "ElectraTokenizer": _BERT,
     "LlamaTokenizer": Class(steps=_llama, named=LLAMA),
     "CodeLlamaTokenizer": Class(

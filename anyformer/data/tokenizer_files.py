@@ -171,6 +171,9 @@ def read_published(folder: Path) -> dict[str, Any]:
         special, more = _specials(settings, _table(folder, NAMES, SETTINGS_BYTES), built)
         named = {key: special[key].content for key in NAMED if key in special}
         known_by = {**built.named, **named}
+        spoken = settings.get("src_lang")
+        known_by |= {"src_lang": spoken} if isinstance(spoken, str) else {}
+        around = built.older if settings.get("legacy_behaviour") and built.older[0] else built.around
         if built.steps is not None:
             steps: Any = inner
             steps.normalizer, steps.pre_tokenizer, steps.decoder = built.steps(inner, settings, known_by)
@@ -178,7 +181,7 @@ def read_published(folder: Path) -> dict[str, Any]:
         texts = dict.fromkeys(token.content for token in specials)
         listed = _listed(folder, settings, texts)
         there = {token.content for token in (*inner.get_added_tokens_decoder().values(), *listed)}
-        single, pair = (template.format(**known_by) for template in built.around)
+        single, pair = (template.format(**known_by) for template in around)
         # AutoTokenizer would give tokens of a template that the model can't know ids beyond the vocabulary.
         lost = [each for each in _names_in(single) if inner.token_to_id(each) is None and each not in there]
         if lost:
@@ -192,7 +195,11 @@ def read_published(folder: Path) -> dict[str, Any]:
         if single:
             ids = [(each, inner.token_to_id(each)) for each in _names_in(single)]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
-    return {"inner": inner, "named": named, "splits": bool(settings.get("split_special_tokens") or False)}
+    templates = [each.replace("{eos_token}", known_by.get("eos_token", "")) for each in around]
+    return {
+        "inner": inner, "named": named, "splits": bool(settings.get("split_special_tokens") or False),
+        "spoken": templates[0] if "{src_lang}" in around[0] else "",
+    }  # fmt: skip
 
 
 def _flagged(settings: Settings, named: Mapping[str, str]) -> tuple[str, str]:

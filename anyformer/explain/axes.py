@@ -162,7 +162,15 @@ def _topology(spec: ModelSpec) -> Choice:
     return Choice(key=spec.topology, value=spec.topology, words=words, equation=equation)
 
 
-axis("depth", "stack", STACK)(lambda stack: Choice(key=stack.depth, value=some(stack.depth, "layer")))
+@axis("depth", "stack", STACK)
+def _depth(stack: Stack) -> Choice:
+    value, words, sets = some(stack.depth, "layer"), "", len(stack.blocks)
+    if stack.shared:
+        value = f"{value}, {some(sets, 'set')} of parameters"
+        words = "Layers share their parameters."
+    return Choice(key=(stack.depth, stack.shared), value=value, words=words)
+
+
 axis("width", "model", SPEC)(
     lambda spec: Choice(key=spec.width, value=f"{spec.width:,}", words="Numbers in the residual of each token.")
 )
@@ -413,11 +421,11 @@ def _head(spec: ModelSpec) -> Choice:
 def _loss(spec: ModelSpec) -> Choice:
     if isinstance(spec.head, NoHead):
         return Choice(key=("none", spec.loss), value="none")
-    asked = spec.head.asked() if isinstance(spec.head, SequenceHead) else ""
-    if asked == "multi":
+    problem = spec.head.problem if isinstance(spec.head, SequenceHead) else None
+    if problem == "multi":
         words = "mean(-label log p - (1 - label) log(1 - p)), p = sigmoid(logits)"
         return Choice(key=("bce", spec.loss), value="binary cross-entropy", equation=words)
-    if asked == "regression" or isinstance(spec.head, RegressionHead):
+    if problem == "regression" or isinstance(spec.head, RegressionHead):
         return Choice(key=("mse", spec.loss), value="mean squared error", equation="mean((y - label)^2)")
     names, terms, target = ["cross-entropy"], "mean(-log p[label])", spec.loss.label_smoothing
     if target:

@@ -106,7 +106,8 @@ def usual_contexts(spec: ModelSpec) -> tuple[int, ...]:
 
 def _positions(spec: ModelSpec) -> int | None:
     """How many positions all stacks have; None if there is no end of them."""
-    limits = [layer.position.limit(spec.context) for stack in spec.stacks for layer in stack.layers]
+    positions = [layer.position for stack in spec.stacks for layer in stack.layers]
+    limits = [each.limit(spec.context) for each in (*positions, spec.embed.position) if each is not None]
     return min((n for n in limits if n is not None), default=None)
 
 

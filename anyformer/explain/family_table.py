@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from anyformer.errors import InputError, nearest
 from anyformer.families.config_values import read_by
 from anyformer.families.family import Family, families
+from anyformer.families.towers import TOWERS, Tower
 from anyformer.families.unsupported import unsupported
 from anyformer.specs.layer import Topology
 
@@ -47,6 +48,7 @@ class PublishedType:
 def family_table(text: str = "") -> list[PublishedType]:
     """Every type, or those that match a text: what can be read by topology and name, then the rest."""
     read = [_read(family, name) for family in families() for name in (family.model_type, *family.also_types)]
+    read += [_tower(tower) for tower in TOWERS]
     read.sort(key=lambda each: (TOPOLOGIES.index(each.topology), each.model_type))
     needs = sorted(unsupported().items())
     rest = [_unsupported(name, need) for name, need in needs]
@@ -66,6 +68,15 @@ def _read(family: type[Family], name: str) -> PublishedType:
     return PublishedType(
         model_type=name, family=family.kind, architecture=family.architectures[0],
         topology=str(family.base.get("topology", "decoder")), state=state, why=family.exempt,
+    )  # fmt: skip
+
+
+def _tower(tower: Tower) -> PublishedType:
+    kinds = {family.model_type: family.kind for family in families()}
+    inner = next(iter(tower.types.values()))
+    return PublishedType(
+        model_type=tower.model_type, family=kinds[inner], architecture=tower.architectures[0], topology="decoder",
+        state="equal, with an exemption", why="what is not text: the language model is read, images are not",
     )  # fmt: skip
 
 

@@ -31,12 +31,15 @@ def summary(spec: ModelSpec) -> str:
     layers = some(spec.stacks[-1].depth, "layer")
     if len(spec.stacks) > 1:
         layers = f"{join([f'{stack.depth} {stack.name}' for stack in spec.stacks])} layers"
+    if any(stack.shared for stack in spec.stacks):
+        layers += f" that share {some(sum(len(stack.blocks) for stack in spec.stacks), 'set')} of parameters,"
     size = f"a width of {spec.width:,} and {params(spec.count().params)} parameters"
     size += f", made for up to {some(spec.context, 'token')}"
     made = f"{_article(spec.topology).capitalize()} of {layers} with {size}."
     known = f" of a vocabulary of {spec.input_vocab:,}" if spec.embed.reads == "input_ids" else ""
     tied = " from the embedding table" if getattr(spec.head, "tied", False) else ""
     other = f" of another of {spec.vocab:,}" if spec.source_vocab is not None and spec.head.predicts_tokens else ""
+    known += "" if spec.embed.position is None else f" with {spec.embed.position.called()} positions"
     ends = f"It reads {spec.embed.called()}{known} and answers with {spec.head.called()}{other}{tied}."
     return " ".join([made, *_layers(spec), ends])
 

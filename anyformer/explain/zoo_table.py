@@ -74,7 +74,9 @@ def _entry(family: type[Family], preset: Preset) -> Entry:
         family=family.kind,
         depth=sum(stack.depth for stack in spec.stacks),
         attention=joined(*(heads_name(group.dims) for group in alike)),
-        position=joined(*(group.layer.position.called() for group in alike)),
+        position=joined(
+            *(each.called() for each in (spec.embed.position, *(group.layer.position for group in alike)) if each)
+        ),
         ffn=joined(*(group.layer.ffn.called() for group in alike)),
         norm=joined(*(group.layer.norm.leaf.called() for group in alike)),
         placement=joined(

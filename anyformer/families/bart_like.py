@@ -63,6 +63,8 @@ class BartLike(TwoStacks):
     tasks = tasks.BART
     biased: ClassVar[bool] = True
     """Whether the class adds a bias to the logits, which it does not train and which files may leave out."""
+    final: ClassVar[str] = "layer_norm"
+    """What the norm at the end of a stack is called."""
     small = TWO_DEPTHS | {
         "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "scale_embedding": True,
         "forced_eos_token_id": 2,
@@ -94,7 +96,7 @@ class BartLike(TwoStacks):
         for stack in ("encoder", "decoder"):
             ends.append(Rule(f"model.{stack}.embed_positions.weight", f"{stack}.positions.0.table"))
             ends.append(Rule(f"model.{stack}.layernorm_embedding.{{p}}", f"{stack}.embedding_norm.{{p}}"))
-            ends.append(Rule(f"model.{stack}.layer_norm.{{p}}", f"{stack}.final_norm.{{p}}"))
+            ends.append(Rule(f"model.{stack}.{cls.final}.{{p}}", f"{stack}.final_norm.{{p}}"))
         tables = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
         return StateMap(
             rules=(*ends, *layer_rules()),

@@ -63,6 +63,8 @@ class BertLike(Family):
     """What it calls the norm of the embeddings, within the body."""
     final: ClassVar[str] = ""
     """What it calls the norm after the last layer, within the body; empty: it has none."""
+    positions: ClassVar[str] = "positions.0.table"
+    """Where the stack keeps the table of positions."""
     unread: ClassVar[tuple[str, ...]] = ()
     """Patterns of further tensors that no logit depends on."""
 
@@ -86,7 +88,7 @@ class BertLike(Family):
             rules=(
                 Rule(table, "embed.tokens.weight"),
                 Rule(f"{front}.token_type_embeddings.weight", "embed.types.weight"),
-                Rule(f"{front}.position_embeddings.weight", f"{stack}.positions.0.table"),
+                Rule(f"{front}.position_embeddings.weight", f"{stack}.{cls.positions}"),
                 Rule(f"{cls.body}.{cls.embedding_norm}.{{p}}", f"{stack}.embedding_norm.{{p}}"),
                 *cls.rules(spec),
                 *block_rules(f"{cls.body}.{cls.layers}.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),

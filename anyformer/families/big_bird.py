@@ -16,7 +16,7 @@ from anyformer.families.config_keys import flag, must, text, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.stacks import pattern_of
+from anyformer.specs.stacks import Stack, pattern_of
 
 SPARSE, FULL = "block_sparse", "original_full"
 
@@ -30,6 +30,31 @@ def blocks(size: int, drawn: int, heads: int, context: int) -> str:
     if drawn == 0:
         return f"{known} | bigbird_eval({size}, 0)"
     return f"{known} | bigbird_random({size}, {drawn}, {heads}, {context}, 'training')"
+
+
+BLOCK_KEYS = {"attention_type": text(SPARSE), "block_size": whole(64), "num_random_blocks": whole(3)}
+
+
+def read_blocks(c: Values, heads: int) -> str | None:
+    """The pattern that a config's keys say; None: all tokens see each other."""
+    kind, drawn = c["attention_type"], c["num_random_blocks"]
+    if kind not in (SPARSE, FULL):
+        c.refuse("attention_type", f"{kind!r} is an attention that the class does not have", f"{SPARSE!r} or {FULL!r}")
+    for name, least in (("block_size", 1), ("num_random_blocks", 0)):
+        if c[name] < least:
+            c.problems.add(name, f"{c[name]} is not at least {least}")
+    return blocks(c["block_size"], drawn, heads, c["max_position_embeddings"]) if kind == SPARSE else None
+
+
+def write_blocks(stack: Stack) -> dict[str, Any]:
+    """The keys of a stack's pattern."""
+    pattern = str(pattern_of(stack, stack.layers[0]))
+    size, drawn = re.match(r"edge_blocks\((\d+)", pattern), re.search(r"bigbird_random\(\d+, (\d+)", pattern)
+    return {
+        "attention_type": SPARSE if size else FULL,
+        "block_size": int(size[1]) if size else 64,
+        "num_random_blocks": int(drawn[1]) if drawn else 0,
+    }
 
 
 class BigBird(like.BertLike, kind="big_bird"):
@@ -59,9 +84,7 @@ class BigBird(like.BertLike, kind="big_bird"):
     }
     exempt = "padded rows with sparse blocks: the class cuts rows into blocks, padding included"
     keys = like.keys(vocab=50358, context=4096, act="gelu_new", bos_token_id=1, eos_token_id=2) | {
-        "attention_type": text(SPARSE),
-        "block_size": whole(64),
-        "num_random_blocks": whole(3),
+        **BLOCK_KEYS,
         "use_bias": flag(True, "attention.bias", off="o"),
         "rescale_embeddings": flag(False, "embed.scale", on="sqrt(width)", off=1.0),
         "norm_type": must("postnorm"),
@@ -75,23 +98,8 @@ class BigBird(like.BertLike, kind="big_bird"):
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        kind, drawn = c["attention_type"], c["num_random_blocks"]
-        if kind not in (SPARSE, FULL):
-            c.refuse(
-                "attention_type", f"{kind!r} is an attention that the class does not have", f"{SPARSE!r} or {FULL!r}"
-            )
-        for name, least in (("block_size", 1), ("num_random_blocks", 0)):
-            if c[name] < least:
-                c.problems.add(name, f"{c[name]} is not at least {least}")
-        pattern = blocks(c["block_size"], drawn, c["num_attention_heads"], c["max_position_embeddings"])
-        return super().read(c) | {"attention.pattern": pattern if kind == SPARSE else None}
+        return super().read(c) | {"attention.pattern": read_blocks(c, c["num_attention_heads"])}
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        pattern = str(pattern_of(spec.stacks[-1], spec.stacks[-1].layers[0]))
-        size, drawn = re.match(r"edge_blocks\((\d+)", pattern), re.search(r"bigbird_random\(\d+, (\d+)", pattern)
-        return super().write(spec) | {
-            "attention_type": SPARSE if size else FULL,
-            "block_size": int(size[1]) if size else 64,
-            "num_random_blocks": int(drawn[1]) if drawn else 0,
-        }
+        return super().write(spec) | write_blocks(spec.stacks[-1])

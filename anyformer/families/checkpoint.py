@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
@@ -79,6 +79,11 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
         return {}
 
 
+def shapes_of(stored: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of tensors; no file is read for them."""
+    return stored.shapes if isinstance(stored, Shards) else {name: tuple(t.shape) for name, t in stored.items()}
+
+
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     """The one family that a config and tensors without a name can belong to; the folder's name counts for nothing.
 
@@ -140,21 +145,35 @@ def load_published(
 
 def stored_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> dict[str, Numbers]:
     """Weights of a published checkpoint, by our names, that are stored in whole numbers which ours hold exactly."""
-    made: dict[str, Numbers] = {}
     if quantization_of(read_json(folder / CONFIG, CONFIG_BYTES)) is None:
-        return made
+        return {}
     family, spec = described(folder, ignore_keys)
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        for entry in family.table(spec).layout(spec, shards.shapes).entries(spec):
-            found = (
-                shards.numbers(placed[entry.theirs], kind) if entry.op == JOINED and entry.theirs in placed else None
-            )
-            at = 0
-            for name, shape in zip(entry.ours, entry.shapes, strict=True):
-                if found is not None:
-                    made[name] = found.rows(at, at + shape[0])
-                at += shape[0]
+        return numbers_in(family.table(spec).layout(spec, shards.shapes).entries(spec), placed, shards, kind)
+
+
+class StoredNumbers(Protocol):
+    """Tensors of which some may be whole numbers."""
+
+    def numbers(self, name: str, kind: str) -> Numbers | None:
+        """A weight in whole numbers of ours; None where ours can't hold it exactly."""
+        ...
+
+
+def numbers_in(
+    entries: Iterable[Entry], placed: Mapping[str, str], stored: StoredNumbers, kind: str
+) -> dict[str, Numbers]:
+    """Weights that are stored in whole numbers which ours hold exactly, by our names."""
+    made: dict[str, Numbers] = {}
+    for entry in entries:
+        held = placed.get(entry.theirs) if entry.op == JOINED else None
+        found = None if held is None else stored.numbers(held, kind)
+        at = 0
+        for name, shape in zip(entry.ours, entry.shapes, strict=True):
+            if found is not None:
+                made[name] = found.rows(at, at + shape[0])
+            at += shape[0]
     return made
 
 
@@ -220,7 +239,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.table(spec).layout(spec, stored)
+    table = family.table(spec).layout(spec, shapes_of(stored))
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}

@@ -55,7 +55,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     found |= _flat("embed", embed) | _flat("head", head) | _flat("ids", write(spec.ids))
     for stack in spec.stacks:
         where = f"{stack.name}/"
-        found |= {f"{where}/depth": stack.depth}
+        found |= {f"{where}/depth": stack.depth, f"{where}/layers.shared": stack.shared or None}
         found |= {f"{where}/norm.final": stack.norm.has_final(), f"{where}/norm.embedding": stack.norm.embedding}
         if stack.norm.has_final() or stack.norm.embedding:
             found |= _flat(f"{where}/norm.ends", write(stack.norm.leaf))
@@ -263,7 +263,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
             cls.stem = _stem(cls.architectures[0]) if cls.architectures else ""
         if "architectures" in vars(cls) and "bodies" not in vars(cls):
             two = cls.base.get("topology") == "encoder-decoder"
-            cls.bodies = () if two else (f"{_stem(cls.architectures[0])}Model",)
+            cls.bodies = () if two else (f"{cls.stem}Model",)
         cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
         for name, key in cls.keys.items():

@@ -14,6 +14,7 @@ from anyformer.families.checkpoint import (
     matched,
     published,
     say_left_out,
+    shapes_of,
     untying,
 )
 from anyformer.families.config_values import REMOTE
@@ -60,8 +61,9 @@ def from_hf(hf_model: Any) -> Model:
                 f"{name}: {pairs}, and a spec of {family.kind} has one tensor for both; tie them, or train with them tied"
             )
         spec = family.spec_from(config | changes, name)
-    placed = matched(family, spec, {held: tuple(tensor.shape) for held, tensor in tensors.items()}, Path(name))
-    table = family.table(spec).layout(spec, tensors)
+    shapes = shapes_of(tensors)
+    placed = matched(family, spec, shapes, Path(name))
+    table = family.table(spec).layout(spec, shapes)
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyformer.errors import CheckpointError, InputError, SpecError
+from anyformer.families.gguf.header import is_gguf
 from anyformer.families.quantization import FLOATS
 from anyformer.families.shards import CONFIG, SENTENCE, headers_of, opened, widest
 from anyformer.files import settle
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from anyformer.model.model import Model
     from anyformer.model.native_checkpoint import Recipe
+    from anyformer.parts.quantized import Numbers
 
-FORMATS = ("anyformer", "hf")
+FORMATS = ("anyformer", "hf", "gguf")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILES = (
     "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
@@ -36,13 +38,15 @@ HUB_FILES = (
 
 
 def find_folder(source: str | Path, revision: str | None = None) -> Path:
-    """The directory of a model: the path itself, or the place in the local cache of a name such as org/name."""
+    """The directory of a model, or a GGUF file: the path itself, or the place in the local cache of a name such as
+    org/name.
+    """
     place = settle(source)
-    if place.is_dir():
+    if place.is_dir() or (is_gguf(place) and place.is_file()):
         return place
     name = str(source)
     if place.exists():
-        raise InputError(f"{name}: is a file; give the directory of a model")
+        raise InputError(f"{name}: is a file; give the directory of a model, or a .gguf file")
     check_weights(name)
     if isinstance(source, Path) or not HUB_NAME.fullmatch(name):
         raise InputError(f"{name}: there is no such directory; give one, or a name on the hub such as org/name")
@@ -86,6 +90,10 @@ def spec_of(folder: Path, ignore_keys: Sequence[str] = ()) -> ModelSpec:
     """The spec of the model in a directory; `ignore_keys` as in `load`."""
     settle(folder)
     check_ignored(ignore_keys, folder)
+    if is_gguf(folder) and folder.is_file():
+        from anyformer.families.gguf.files import spec_of_gguf
+
+        return spec_of_gguf(folder, ignore_keys)
     if (folder / "spec.toml").is_file():
         return ModelSpec.from_file(folder / "spec.toml")
     if (folder / CONFIG).is_file():
@@ -103,7 +111,7 @@ def check_ignored(keys: Sequence[str], folder: Path) -> None:
     """Refuse keys to be ignored where no config.json is read."""
     if isinstance(keys, str):
         raise TypeError(f"ignore_keys: expected names, such as ({keys!r},), got the text {keys!r}")
-    if keys and not is_published(folder):
+    if keys and not is_published(folder) and not is_gguf(folder):
         raise InputError(f"ignore_keys: {folder} has no {CONFIG} that is read, so there is nothing to ignore")
 
 
@@ -119,19 +127,23 @@ def stored_dtype(folder: Path, ignore_keys: Sequence[str] = ()) -> torch.dtype:
     """
     import torch
 
+    if is_gguf(folder):
+        from anyformer.families.gguf.files import open_gguf
+
+        return open_gguf(folder)[2].widest
     if is_published(folder):
         with opened(folder) as shards:
-            held, names = shards.plain, list(shards)
+            held, shapes = shards.plain, shards.shapes
     else:
         held = {name: place.dtype for header in headers_of(folder).values() for name, place in header.tensors.items()}
-        names = list(held)
-    exact = exact_names(folder, names, ignore_keys) if len({*held.values()} & {*FLOATS}) > 1 else set[str]()
+        shapes = {}
+    exact = exact_names(folder, shapes, ignore_keys) if len({*held.values()} & {*FLOATS}) > 1 else set[str]()
     found = {dtype for name, dtype in held.items() if name not in exact}
     return widest(found & {*FLOATS}) or torch.float32
 
 
-def exact_names(folder: Path, stored: Sequence[str], ignore_keys: Sequence[str] = ()) -> set[str]:
-    """Names of stored tensors that stay in float32 when a model is cast."""
+def exact_names(folder: Path, stored: Mapping[str, tuple[int, ...]], ignore_keys: Sequence[str] = ()) -> set[str]:
+    """Names of stored tensors that stay in float32 when a model is cast; `stored` are shapes in a published folder."""
     with warnings.catch_warnings():
         # Whoever loads the folder is told what its config has besides.
         warnings.simplefilter("ignore", UserWarning)
@@ -155,7 +167,8 @@ def load(
     *,
     ignore_keys: Sequence[str] = (),
 ) -> Model:
-    """Read a model from a directory: one that `save` wrote, or a published one with config.json and safetensors.
+    """Read a model from a directory: one that `save` wrote, or a published one with config.json and safetensors; or from
+    a GGUF file.
 
     A name such as "org/name" that is no path is looked up in the local cache of the Hugging Face hub, and fetched if
     it is not there. Weights that need no conversion are views of the files, read when they are first used: replace
@@ -174,7 +187,7 @@ def load(
     Published files whose weights are quantised (MXFP4, FP8, GPTQ, AWQ, compressed-tensors) are read as the numbers that
     they stand for. With `quantize`, those that ours hold exactly, such as symmetric int4 in groups, are taken as stored.
     """
-    from anyformer.families.checkpoint import load_published, stored_numbers
+    from anyformer.families.checkpoint import load_published
     from anyformer.model import native_checkpoint
 
     folder = find_folder(path)
@@ -192,12 +205,27 @@ def load(
                 f"quantize: {folder} holds {held.kind} weights already; leave quantize out, or quantise the model that it "
                 "was made from"
             )
-        known = stored_numbers(folder, quantize, ignore_keys) if is_published(folder) else {}
+        known = known_numbers(folder, quantize, ignore_keys)
         return warn_if_slow(quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize, known))
     check_ignored(ignore_keys, folder)
+    if is_gguf(folder):
+        from anyformer.families.gguf.files import load_gguf
+
+        return load_gguf(folder, device, dtype, ignore_keys).eval()
     if is_published(folder):
         return load_published(folder, device, dtype, ignore_keys).eval()
     return warn_if_slow(native_checkpoint.load(folder, device, dtype).eval())
+
+
+def known_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> dict[str, Numbers]:
+    """Weights, by our names, that a published model's files hold in whole numbers of ours."""
+    from anyformer.families.checkpoint import stored_numbers
+
+    if is_gguf(folder):
+        from anyformer.families.gguf.files import gguf_numbers
+
+        return gguf_numbers(folder, kind, ignore_keys)
+    return stored_numbers(folder, kind, ignore_keys) if is_published(folder) else {}
 
 
 def warn_if_slow(model: Model) -> Model:
@@ -222,18 +250,24 @@ def quantisation_of(folder: Path) -> Recipe | None:
     return stored_recipe(file) if not is_published(folder) and file.is_file() else None
 
 
-def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
-    """Write a model into a directory, which is made if need be.
+def save(model: Model, path: str | Path, format: str = "anyformer", *, gguf_type: str = "f16") -> None:
+    """Write a model into a directory, which is made if need be; or with the format "gguf" into a file.
 
     "anyformer" is our own format, for quantised models too. "hf" is that of a published class, for other tools: the one that the model was read
-    from, or, if it was built here or its spec no longer fits that class, the first whose files can hold the spec.
+    from, or, if it was built here or its spec no longer fits that class, the first whose files can hold the spec. "gguf" is one
+    file for llama.cpp, with matrices in `gguf_type` (f32, f16, bf16 or q8_0), and without a tokenizer: that is put into
+    it by `anyformer convert`.
     """
     from anyformer.families.checkpoint import save_published
     from anyformer.model import native_checkpoint
 
     if format not in FORMATS:
         raise InputError(f"format: {format!r} is unknown (known: {', '.join(FORMATS)})")
-    if format == "hf":
+    if format == "gguf":
+        from anyformer.families.gguf.files import save_gguf
+
+        save_gguf(model, path, gguf_type)
+    elif format == "hf":
         save_published(model, path)
     else:
         native_checkpoint.save(model, path)

@@ -39,7 +39,6 @@ class LED(TwoStacks, kind="led"):
         "the count, and a checkpoint that is loaded has it. Source tokens are global where global_mask says so",
     )  # fmt: skip
     architectures = ("LEDForConditionalGeneration",)
-    exempt = "padding on the left of a source: the class counts positions by column, padding included"
     keys = {
         **STACK_KEYS,
         **usual(vocab_size=50265, bos_token_id=0, pad_token_id=1, eos_token_id=2),

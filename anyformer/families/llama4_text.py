@@ -128,6 +128,7 @@ class Llama4(moe.MoeLike, kind="llama4_text"):
                note="text only; every second layer is dense; no norms of queries and keys, unlike Scout"),
     )  # fmt: skip
     architectures = ("Llama4ForCausalLM",)
+    exempt = "padding on the left: the class counts positions for the temperature by column, padding included"
     bodies = ("Llama4TextModel",)
     keys = {
         **like.keys(5120, 48, 40, 8, 8192, 202048, 131072, eps=1e-5, head_dim=128, bos_token_id=1, eos_token_id=2),

@@ -36,6 +36,7 @@ class M2M100(like.BartLike, kind="m2m_100"):
     )  # fmt: skip
     biased = False
     architectures = ("M2M100ForConditionalGeneration",)
+    exempt = ""
     keys = {
         **like.keys(128112, 1024, (12, 12), 16, 4096, 1024, act="relu", scaled=True, attention_dropout=0.1, start=2),
         "pad_token_id": whole(1),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import SpecError
 from anyformer.families.config_keys import Key
 from anyformer.families.config_values import REMOTE, Values, read_by
-from anyformer.families.statemap import StateMap
+from anyformer.families.statemap import Rule, Stacked, StateMap
 from anyformer.specs.codec import Problems
 from anyformer.specs.model import ModelSpec
 
@@ -52,6 +52,8 @@ class Tower:
     """What absent keys of such a text config mean, where the family's class means something else."""
     theta: float | None = None
     """The same of RoPE's theta, which may stand in a table."""
+    experts: tuple[Rule, ...] = ()
+    """Where the experts may be in its files, other than where the family has them."""
     sections: bool = False
     """Whether RoPE has sections for time, height and width: with positions of a text they are all the same."""
     flat: bool = False
@@ -106,7 +108,19 @@ class Tower:
 
     def table(self, text: StateMap) -> StateMap:
         """The text family's table for the files of this class."""
-        return replace(text, forms=NAMES | dict(text.forms), ignored=(*text.ignored, *self.others), others=self.others)
+        rest = (rule for rule in text.rules if ".experts." not in rule.theirs)
+        more = (replace(text, rules=(*rest, *self.experts)),) if self.experts else ()
+        first, *others = (
+            replace(
+                table,
+                forms=NAMES | dict(table.forms),
+                ignored=(*table.ignored, *self.others),
+                others=self.others,
+                also=(),
+            )
+            for table in (text, *text.also, *more)
+        )
+        return replace(first, also=tuple(others))
 
     def settled(self, config: Mapping[str, Any], stored: Iterable[str]) -> dict[str, Any]:
         """A config with what only its tensors tell: some released files don't say whether words are tied."""
@@ -133,6 +147,16 @@ QWEN2_SIZES: dict[str, Any] = {
     "bos_token_id": 151643, "eos_token_id": 151645,
 }  # fmt: skip
 QWEN_VISION = (r"(?:model\.)?visual\..*",)
+THEIRS, OURS = "model.layers.{i}.mlp.experts.", "decoder.blocks.{i}.ffn.body.experts."
+TURNED = (
+    Rule(f"{THEIRS}gate_up_proj", (f"{OURS}gate.weight", f"{OURS}up.weight"), Stacked(transposed=True)),
+    Rule(f"{THEIRS}down_proj", f"{OURS}down.weight", Stacked(transposed=True)),
+)
+QWEN3_MOE: dict[str, Any] = {
+    "hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "max_position_embeddings": 128000, "moe_intermediate_size": 1408, "num_experts_per_tok": 4, "num_experts": 60,
+    "norm_topk_prob": True,
+}  # fmt: skip
 
 TOWERS = (
     Tower(
@@ -147,6 +171,11 @@ TOWERS = (
     Tower(
         architectures=("Qwen3VLForConditionalGeneration",), model_type="qwen3_vl", known=QWEN_TOKENS, others=QWEN_VISION,
         types={"qwen3_vl_text": "qwen3"}, defaults={"max_position_embeddings": 128000}, theta=5e5, sections=True, tied=False,
+    ),
+    Tower(
+        architectures=("Qwen3VLMoeForConditionalGeneration",), model_type="qwen3_vl_moe", known=QWEN_TOKENS,
+        others=QWEN_VISION, types={"qwen3_vl_moe_text": "qwen3_moe"}, defaults=QWEN3_MOE, theta=5e5, sections=True,
+        tied=False, experts=TURNED,
     ),
     Tower(
         architectures=("Gemma3ForConditionalGeneration",), model_type="gemma3",

@@ -75,6 +75,8 @@ TWO_DEPTHS: dict[str, Any] = {
 class TwoStacks(Family):
     """What those classes share beyond their keys."""
 
+    exempt = "padding on the left of a source: the class counts positions by column, padding included"
+
     written_from = (0, 0)
 
     @classmethod
@@ -121,7 +123,6 @@ class Transformer(TwoStacks, kind="transformer"):
         "37000 is what the paper is generally known to say and was not read again",
     )  # fmt: skip
     architectures = ("MarianMTModel",)
-    exempt = "padding on the left of a source: the class counts positions by column, padding included"
     model_type = "marian"
     keys = {
         **SINE_KEYS,

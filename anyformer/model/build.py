@@ -75,7 +75,7 @@ class Initializer:
         self.sizes = {
             f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, stack))
             for stack in spec.stacks
-            for i, layer in enumerate(stack.layers)
+            for i, layer in enumerate(stack.blocks)
         }
         self.elsewhere = self.sizes[f"{spec.stacks[-1].name}.blocks.0"]
 

@@ -2,7 +2,7 @@
 prepares one metadata for each kind of layer before the first block runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,7 +75,6 @@ class Stack(nn.Module):
     def __init__(self, spec: ModelSpec, stack: StackSpec) -> None:
         super().__init__()
         self.causal, self.reversible, self.merge = stack.causal, stack.reversible, stack.merge
-        dims = [spec.dims(layer, stack) for layer in stack.layers]
         shared, _ = shared_positions(spec, stack)
         self.positions = nn.ModuleList(LeafModule(p, p.weights(d), p.constants(d)) for p, d in shared)
         self.added_positions = [i for i, (p, _) in enumerate(shared) if p.overrides("embed")]
@@ -86,9 +85,10 @@ class Stack(nn.Module):
         bias = isinstance(spec.embed, TokenEmbed) and spec.embed.project_bias
         self.project = Linear(width, spec.width, bias=bias) if last else None
         self.blocks = nn.ModuleList(
-            Block(layer, d, index=i, cross=stack.cross)
-            for i, (layer, d) in enumerate(zip(stack.layers, dims, strict=True))
+            Block(layer, spec.dims(layer, stack), index=i, cross=stack.cross) for i, layer in enumerate(stack.blocks)
         )
+        self.shared = stack.shared
+        """Which of them each layer runs, if some layers share one."""
         self.scores = [layer.ffn.score if isinstance(layer.ffn, Moe) else None for layer in stack.layers]
         """What the router of each layer makes of its logits, if it has one."""
         self.final_norm = Norm(stack.norm.leaf, (stack.out_width(spec.width),)) if stack.norm.has_final() else None
@@ -107,7 +107,8 @@ class Stack(nn.Module):
         """Whether a pattern reads which tokens are marked as global."""
         self.prefix = max((k.pattern.prefix() or 0 for k in self.kinds), default=0) if stack.causal else 0
         """How many of the first tokens see each other both ways, so that a cache is fed them at once."""
-        limits = [n for k in self.kinds if (n := k.position.limit(spec.context)) is not None]
+        limits = [n for p, _ in shared if (n := p.limit(spec.context)) is not None]
+        limits += [n for k in self.kinds if (n := k.position.limit(spec.context)) is not None]
         self.limit: int | None = min(limits, default=None)
         """How many positions exist, if a scheme has only so many."""
 
@@ -131,13 +132,20 @@ class Stack(nn.Module):
         cross: list[AttentionMetadata | None] = [None] * len(by_group)
         if source is not None:
             cross = [self.cross_metadata(kind, x_BTD, layout, source, cache, encoder_BSD) for kind in self.cross_kinds]
+        blocks: Iterable[nn.Module] = self.blocks
+        each, across = [by_group[kind] for kind in self.kind_of], [cross[kind] for kind in self.kind_of]
+        if self.shared:
+            made = list(self.blocks)
+            blocks = [made[i] for i in self.shared]
+            if cache is not None:
+                each = [metadata.of_layer(i) for i, metadata in enumerate(each)]
+                across = [metadata and metadata.of_layer(i) for i, metadata in enumerate(across)]
         if self.reversible:
-            each, across = [by_group[kind] for kind in self.kind_of], [cross[kind] for kind in self.kind_of]
-            shared = tuple(self.positions.parameters())
-            streams = run_reversible(self.blocks, (x_BTD, x_BTD), each, across, encoder_BSD, shared)
+            extra = tuple(self.positions.parameters())
+            streams = run_reversible(blocks, (x_BTD, x_BTD), each, across, encoder_BSD, extra)
         else:
-            for block, kind, score in zip(self.blocks, self.kind_of, self.scores, strict=True):
-                given = x_BTD, by_group[kind], cross[kind], encoder_BSD
+            for block, metadata, other, score in zip(blocks, each, across, self.scores, strict=True):
+                given = x_BTD, metadata, other, encoder_BSD
                 if layout.router_outputs is None or score is None:
                     x_BTD = block(*given)
                 else:
@@ -272,6 +280,9 @@ class Stack(nn.Module):
                 metadata.scores = kind.position.scores(own, q, k, QKPositions(mask.q.pos, mask.k.pos), kind.scale)
         choose_kernel(metadata, kind, x_BTD, training=self.training, cached=cache is not None, paged=paged)
         return metadata
+
+    def extra_repr(self) -> str:
+        return f"{len(self.shared)} layers run {len(self.blocks)} of them" if self.shared else ""
 
 
 def layer_groups(spec: ModelSpec, stack: StackSpec) -> list[LayerGroup]:

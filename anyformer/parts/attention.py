@@ -125,7 +125,9 @@ class Attention(FusedInputs):
         kept: Sequence[Tensor] = further
         if metadata.cache is not None and self.rope_before_cache:
             paged = metadata.pages is not None
-            k_BTGK, v_BTGK, *kept = metadata.cache.update(self.layer, k_BTGK, v_BTGK, *further, paged=paged)
+            k_BTGK, v_BTGK, *kept = metadata.cache.update(
+                self.cached_at(metadata), k_BTGK, v_BTGK, *further, paged=paged
+            )
         out_BTHK = self.mix(q_BTHK, k_BTGK, v_BTGK, metadata, metadata.mask, metadata.kernel, kept)
         return out_BTHK if metadata.globals_ is None else self.with_global_rows(x_BTD, out_BTHK, kept, metadata)
 
@@ -135,7 +137,7 @@ class Attention(FusedInputs):
         if cache is None or metadata.kernel is None:
             raise TypeError("only a cache in blocks and a kernel that reads them come here")
         batch, tokens, width = qkv_BTO.shape
-        slot_N, (k_PsGK, v_PsGK), scales = cache.slot_mapping(self.layer)
+        slot_N, (k_PsGK, v_PsGK), scales = cache.slot_mapping(self.cached_at(metadata))
         cos_ND = sin_ND = None
         if self.rotates and metadata.q_rope is not None:
             cos_ND, sin_ND = (
@@ -218,11 +220,15 @@ class Attention(FusedInputs):
         cache = metadata.cache
         if encoder_BSD is None:
             assert cache is not None, "the model gives either a memory or a cache that holds one"
-            return cache.cross[self.layer]
+            return cache.cross[self.cached_at(metadata)]
         kept = self.project_kv(encoder_BSD, metadata)
         if cache is not None:
-            cache.cross[self.layer] = kept
+            cache.cross[self.cached_at(metadata)] = kept
         return kept
+
+    def cached_at(self, metadata: AttentionMetadata) -> int:
+        """The layer whose part of a cache this pass reads and writes."""
+        return self.layer if metadata.layer is None else metadata.layer
 
     def mix(
         self,
@@ -260,7 +266,7 @@ class Attention(FusedInputs):
             q_BTHK=q_BTHK, k_BSGK=k_BSGK, v_BSGK=v_BSGK,
             turn=functools.partial(self.apply_rotary, turn=turn) if late and turn is not None else (lambda x: x),
             mask=metadata.mask, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
-            state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
+            state=cache.state(self.cached_at(metadata)) if cache is not None and self.mixing.stateful else None,
             decide=(lambda make: make()) if decisions is None else decisions.decide,
         )  # fmt: skip
         with no_autocast(q_BTHK):

@@ -4,7 +4,7 @@ Positions, mask, angles, shared score terms and the choice of a kernel are compu
 attention and position spec; a layer only reads them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from torch import Tensor
@@ -71,3 +71,9 @@ class AttentionMetadata:
     globals_: GlobalQueries | None = None
     decisions: ReplayLog | None = None
     """Records what must not be decided anew when a reversible block is computed once more."""
+    layer: int | None = None
+    """The layer whose part of the cache is meant, if that is not the block's own number: layers may share a block."""
+
+    def of_layer(self, layer: int) -> Self:
+        """The same for one layer among those that share a block."""
+        return replace(self, layer=layer)

@@ -422,3 +422,7 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     def reads_probs(self) -> bool:
         """True if `values` adds to the values, which only a kernel that sees the weights can serve."""
         return self.overrides("values")
+
+    def acts(self) -> bool:
+        """True if it does something in the layers: rotates, or adds to scores or values."""
+        return self.overrides("rotate") or self.biases() or self.reads_probs()

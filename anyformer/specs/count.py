@@ -91,7 +91,12 @@ class Count:
 
     def _idle(self, stacks: Iterable[Stack], tokens: int = 1) -> int:
         """Parameters of experts that so many tokens can't all reach."""
-        return sum(layer.ffn.idle(self.spec.width, tokens) for stack in stacks for layer in stack.layers)
+        # A token comes by as often as layers share the experts.
+        return sum(
+            layer.ffn.idle(self.spec.width, tokens * stack.uses.count(i))
+            for stack in stacks
+            for i, layer in enumerate(stack.blocks)
+        )
 
     @property
     def params_by_part(self) -> dict[str, int]:
@@ -175,7 +180,7 @@ class Count:
         matrices = sum(w.size for n, w in self.weights.items() if n.startswith("head.") and w.role in roles)
         if isinstance(spec.head, TokenHead) and spec.head.tied:
             matrices += spec.vocab * spec.embed_width
-        return 2 * matrices * (1 if spec.head.pools else context)
+        return 2 * matrices * (1 if spec.head.pools and getattr(spec.head, "pool", "") != "late" else context)
 
     def kv_bytes(
         self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None, chunk: int = 1

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from anyformer.specs.axes import Leaf, Problem
+from anyformer.specs.axes import Leaf, Position, Problem
 from anyformer.specs.formulas import Scale
 
-Pool = Literal["first", "last", "mean", "eos"]
+Pool = Literal["first", "last", "mean", "eos", "late"]
 POOLED: dict[Pool, str] = {
     "first": "the first state", "last": "the last state", "mean": "mean_t h_t", "eos": "the state at the last eos",
+    "late": "each state, of whose answers this is the mean",
 }  # fmt: skip
 """What a head that pools reads, in an equation."""
 
@@ -21,6 +22,8 @@ class Embed(Leaf, axis="embed", leaves="anyformer.specs.embed_head"):
     """The name of the argument of `model(...)` that carries the input."""
     dropout: float
     token_types: int
+    position: Position | None = None
+    """What is added to the embeddings beside the scheme of the layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,8 @@ class TokenEmbed(Embed, kind="tokens"):
     """Rows of a second table, added: BERT's segments A and B."""
     shared: bool = True
     """In an encoder-decoder: one table for both stacks."""
+    position: Position | None = None
+    """Positions that are added to the embeddings, beside a `position` that acts on queries, keys or scores (MPNet)."""
     dropout: float = 0.0
 
     def equation(self) -> str:
@@ -49,7 +54,8 @@ class TokenEmbed(Embed, kind="tokens"):
         project = f"W_p {row}{' + b_p' if self.project_bias else ''}"
         row = project if self.width is not None and self.project == "first" else row
         late = ", W_p after positions and norm" if self.width is not None and self.project == "last" else ""
-        return f"x_t = {row}{' + T[type_t]' if self.token_types else ''}{late}"
+        added = "" if self.position is None else f", {self.position.equation()}"
+        return f"x_t = {row}{' + T[type_t]' if self.token_types else ''}{added}{late}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,8 @@ class PatchEmbed(Embed, kind="patches"):
     class_token: bool = True
     bias: bool = True
     token_types: int = 0
+    position: Position | None = None
+    """Positions that are added to the embeddings, beside a `position` that acts on queries, keys or scores."""
     dropout: float = 0.0
 
     def tokens(self) -> int:
@@ -93,6 +101,8 @@ class SeriesEmbed(Embed, kind="series"):
     channels: int = 1
     bias: bool = True
     token_types: int = 0
+    position: Position | None = None
+    """Positions that are added to the embeddings, beside a `position` that acts on queries, keys or scores."""
     dropout: float = 0.0
 
     def problems(self) -> Iterator[Problem]:
@@ -207,8 +217,8 @@ class SequenceHead(Classifier, kind="sequence"):
     names: tuple[str, ...] = ()
     """What the classes are called, in their order; empty: LABEL_0, LABEL_1 ..."""
     problem: Literal["single", "multi", "regression"] | None = None
-    """What the answer is: one class of several, any number of them, or real numbers. Unset: `regression` if there is one
-    label, else `single`."""
+    """What the answer is: one class of several, any number of them, or real numbers. Unset: what the labels are; whole
+    numbers are classes, real ones are `regression` if there is one label, else `multi`."""
     pool: Pool = "first"
 
     @property
@@ -222,10 +232,6 @@ class SequenceHead(Classifier, kind="sequence"):
                 "problem",
                 "'single' is one class of several, and labels is 1; pick 'regression' or 'multi', or leave it",
             )
-
-    def asked(self) -> Literal["single", "multi", "regression"]:
-        """The problem, also where it is unset."""
-        return self.problem or ("regression" if self.labels == 1 else "single")
 
     def equation(self) -> str:
         return f"logits = {self.linear('h')}, h = {POOLED[self.pool]}"

@@ -24,6 +24,8 @@ from anyformer.specs.patterns import Pattern, PatternTextError, parse
 
 ITEM = re.compile(r"(?:(?P<count>[0-9]+)\s*\*?\s*|(?P<rest>rest)\s+)?(?P<name>[A-Za-z_][\w-]*)")
 NUMBER = re.compile(r"0|[1-9][0-9]*")
+ORDERS = ("order", "shared")
+"""Fields of [layers] that say something of each layer, so that no group can be called that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +78,19 @@ class Layers(OwnForm):
     """[layers]: the order of the groups, and what each group overrides (given by name, kept as sorted pairs)."""
 
     order: str | tuple[str, ...] = ""
+    shared: str | tuple[str, ...] = ""
+    """Names of sets of parameters, written as an order: layers with the same name share theirs (ALBERT). Empty: each layer
+    has its own.
+    """
     groups: Mapping[str, Any] | tuple[tuple[str, Overrides], ...] = ()
 
     def __post_init__(self) -> None:
         given = self.groups.items() if isinstance(self.groups, Mapping) else self.groups
         made = tuple(sorted((str(name), Overrides.of(over)) for name, over in given))
         object.__setattr__(self, "groups", made)
-        object.__setattr__(self, "order", self.order if isinstance(self.order, str) else tuple(self.order))
+        for name in ORDERS:
+            order = getattr(self, name)
+            object.__setattr__(self, name, order if isinstance(order, str) else tuple(order))
 
     @classmethod
     def read(cls, data: Any, path: str, problems: Problems) -> "Layers":
@@ -90,18 +98,14 @@ class Layers(OwnForm):
             problems.add(path, f"{data!r} is not a table with an order and groups")
             return cls()
         table = dict(cast("Table", data))
-        order: Any = table.pop("order", "")
-        names: tuple[Any, ...] = tuple(cast("list[Any]", order)) if isinstance(order, list | tuple) else (order,)
-        if not all(isinstance(name, str) for name in names):
-            wanted = "neither a text such as '5 local, 1 global' nor a list of names"
-            problems.add(join(path, "order"), f"{order!r} is {wanted}")
-            order = ""
+        orders = {name: _read_order(table.pop(name, ""), join(path, name), problems) for name in ORDERS}
         groups = {name: Overrides.read(over, join(path, name), problems) for name, over in table.items()}
-        return cls(order=cast("str | tuple[str, ...]", order), groups=groups)
+        return cls(**orders, groups=groups)
 
     def written(self) -> Table:
-        order = list(self.order) if isinstance(self.order, tuple) else self.order
-        return ({"order": order} if order else {}) | {name: over.written() for name, over in self.named().items()}
+        orders = {"order": self.order, "shared": self.shared}
+        given = {name: list(order) if isinstance(order, tuple) else order for name, order in orders.items() if order}
+        return given | {name: over.written() for name, over in self.named().items()}
 
     def named(self) -> dict[str, Overrides]:
         """The groups by name."""
@@ -112,17 +116,37 @@ class Layers(OwnForm):
         groups = {name for name in self.named() if not NUMBER.fullmatch(name)}
         if not self.order:
             return [None] * (depth or 1)
-        if isinstance(self.order, str):
-            names = cycle(self.order, depth, path, problems)
-        else:
-            names = list(self.order)
-            if depth is not None and len(names) != depth:
-                listed = f"lists {len(names)} layers but depth is {depth}"
-                problems.add(path, f"{listed}; list each layer, or write a cycle as text")
+        names = _names(self.order, depth, path, problems)
         for name in sorted(set(names) - groups):
             problems.add(path, f"{name!r} is not a group{nearest(name, groups)}")
         found = [name if name in groups else None for name in names]
         return found[:depth] + [None] * ((depth or 1) - len(found))
+
+    def sharing(self, depth: int | None, path: str, problems: Problems) -> tuple[int, ...]:
+        """The number of the set of parameters that each layer has, counted by first use; empty if none is shared."""
+        if not self.shared or depth is None:
+            return ()
+        names = _names(self.shared, depth, path, problems)
+        first = list(dict.fromkeys(names))
+        return tuple(map(first.index, names)) if len(first) < len(names) == depth else ()
+
+
+def _read_order(order: Any, path: str, problems: Problems) -> str | tuple[str, ...]:
+    names: tuple[Any, ...] = tuple(cast("list[Any]", order)) if isinstance(order, list | tuple) else (order,)
+    if all(isinstance(name, str) for name in names):
+        return cast("str | tuple[str, ...]", order)
+    problems.add(path, f"{order!r} is neither a text such as '5 local, 1 global' nor a list of names")
+    return ""
+
+
+def _names(order: str | tuple[str, ...], depth: int | None, path: str, problems: Problems) -> list[str]:
+    """The name that an order gives to each layer, whichever way it is written."""
+    if isinstance(order, str):
+        return cycle(order, depth, path, problems)
+    if depth is not None and len(order) != depth:
+        listed = f"lists {len(order)} layers but depth is {depth}"
+        problems.add(path, f"{listed}; list each layer, or write a cycle as text")
+    return list(order)
 
 
 def cycle(order: str, depth: int | None, path: str, problems: Problems) -> list[str]:
@@ -251,7 +275,7 @@ def _hint(node: Any, table: Table, name: str) -> Any:
         leaf = node.named(kind) if isinstance(kind, str) else None
         return fields_of(leaf)[name][0] if leaf is not None and name in fields_of(leaf) else None
     if node is Layers:
-        return None if name == "order" else Overrides
+        return None if name in ORDERS else Overrides
     if not is_node(node):
         return None
     fields = fields_of(node)

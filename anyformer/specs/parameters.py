@@ -64,6 +64,7 @@ def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position
     """The position modules that the stack owns, and which of them each layer uses (None: it has its own).
 
     Layers share a module if their spec and all that it holds are equal: a layer with other heads needs other slopes.
+    What only the embeddings use (`embed.position`) comes last.
     """
     owned: dict[str, tuple[Position, Dims]] = {}
     uses: list[int | None] = []
@@ -75,7 +76,10 @@ def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position
         key = repr((position, position.weights(dims), position.constants(dims)))
         owned.setdefault(key, (position, dims))
         uses.append(list(owned).index(key))
-    return list(owned.values()), uses
+    found = list(owned.values())
+    if spec.embed.position is not None:
+        found.append((spec.embed.position, spec.dims(stack.layers[0], stack)))
+    return found, uses
 
 
 def _stack(spec: ModelSpec, stack: Stack) -> NamedWeights:
@@ -85,7 +89,7 @@ def _stack(spec: ModelSpec, stack: Stack) -> NamedWeights:
         yield from _norm(f"{stack.name}.embedding_norm", stack.norm.leaf, spec.position_width)
     if isinstance(spec.embed, embed_head.TokenEmbed) and spec.embed.project == "last" and projects(spec):
         yield from linear(f"{stack.name}.project", spec.width, spec.embed_width, "project", spec.embed.project_bias)
-    for i, layer in enumerate(stack.layers):
+    for i, layer in enumerate(stack.blocks):
         yield from _block(spec, stack, layer, f"{stack.name}.blocks.{i}")
     if stack.norm.has_final():
         yield from _norm(f"{stack.name}.final_norm", stack.norm.leaf, stack.out_width(spec.width))
@@ -184,23 +188,26 @@ def silent(spec: ModelSpec) -> dict[str, str]:
         if stack is spec.stacks[-1] and getattr(spec.head, "pool", "") == "first":
             # Of the last layer the head reads what the first token takes, and no more.
             alone[-1] = alone[-1] or _first_sees_itself_only(spec, stack)
-        for i, layer in enumerate(stack.layers):
-            prefix = f"{stack.name}.blocks.{i}"
+        for block, layer in enumerate(stack.blocks):
+            prefix = f"{stack.name}.blocks.{block}"
+            runs = [i for i, use in enumerate(stack.uses) if use == block]
             rotates = layer.position.overrides("rotate")
             reasons |= _silent_keys(layer, f"{prefix}.attention.body", rotates, cross=False)
             reasons |= {f"{prefix}.ffn.body.{name}": why for name, why in layer.ffn.silent().items()}
             if stack.cross:
                 crosses = rotates and layer.attention.cross_position
                 reasons |= _silent_keys(layer, f"{prefix}.cross.body", crosses, cross=True)
-            if alone[i] or unbiased[i]:
+            if all(alone[i] or unbiased[i] for i in runs):
                 why = (
                     "a token that sees only itself gives itself the weight 1, whatever its score, or has no bias there"
                 )
-                parts = ("q", "k", "q_norm", "k_norm", "position") if alone[i] else ("position",)
+                every = all(alone[i] for i in runs)
+                parts = ("q", "k", "q_norm", "k_norm", "position") if every else ("position",)
                 scored = [f"{prefix}.attention.body.{name}." for name in parts]
-                users = [j for j, use in enumerate(uses) if use is not None and use == uses[i]]
+                owner = uses[runs[0]]
+                users = [j for j, use in enumerate(uses) if use is not None and use == owner]
                 if users and all(alone[j] or unbiased[j] for j in users) and not layer.attention.cross_position:
-                    scored.append(f"{stack.name}.positions.{uses[i]}.")
+                    scored.append(f"{stack.name}.positions.{owner}.")
                 reasons |= {n: why for n in named if n.startswith(tuple(scored)) and not n.endswith(".values")}
     if isinstance(spec.head, embed_head.TokenHead) and not spec.head.adds_bias:
         reasons["head.bias"] = "it is kept, but not added to the logits"

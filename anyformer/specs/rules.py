@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyformer.errors import nearest
-from anyformer.specs.axes import FeedForward, Leaf
-from anyformer.specs.codec import Problems, join, related
+from anyformer.specs.axes import FeedForward, Leaf, Position
+from anyformer.specs.codec import Problems, fields_of, join, related
 from anyformer.specs.embed_head import Classifier, PatchEmbed, SequenceHead, TokenEmbed, TokenHead
 from anyformer.specs.formulas import Scale, ScaleTextError, evaluate
 from anyformer.specs.layer import Attention, BlockWiring, Layer, Temperature
@@ -85,7 +85,7 @@ def divisors(n: int) -> list[int]:
 
 def check_model(spec: ModelSpec, problems: Problems) -> None:
     """Everything that does not depend on a single layer."""
-    for rule in (_sizes, _topology, _source, _leaves, _tokens, _patches, _head, _loss):
+    for rule in (_sizes, _topology, _source, _leaves, _added, _tokens, _patches, _head, _loss):
         _note(problems, rule(spec))
 
 
@@ -164,6 +164,17 @@ def _leaves(spec: ModelSpec) -> Findings:
         yield from share(f"{name}.dropout", getattr(node, "dropout", 0.0))
 
 
+def _added(spec: ModelSpec) -> Findings:
+    """Positions that the embeddings have beside those of the layers."""
+    position = spec.embed.position
+    if position is None:
+        return
+    yield from leaf("embed.position", position)
+    if not position.overrides("embed") or position.acts():
+        fits = ", ".join(k for k in Position.kinds() if (p := Position.named(k)) and p.overrides("embed"))
+        yield Finding("embed.position.kind", f"{position.kind!r} is not added to embeddings; pick one of {fits}")
+
+
 def _tokens(spec: ModelSpec) -> Findings:
     embed = spec.embed
     if (isinstance(embed, TokenEmbed) or spec.head.predicts_tokens) and spec.vocab == 0:
@@ -238,8 +249,8 @@ def _loss(spec: ModelSpec) -> Findings:
         yield from at_least(f"loss.{name}", getattr(spec.loss, name), 0)
     idle = {"none": ("z", "label_smoothing", "balance", "router_z"), "regression": ("z", "label_smoothing")}
     head, kind, by = spec.head, spec.head.kind, ("head.kind",)
-    if isinstance(head, SequenceHead) and head.asked() != "single":
-        kind, by = "regression", ("head.kind", "head.problem", "head.labels")
+    if isinstance(head, SequenceHead) and head.problem in ("multi", "regression"):
+        kind, by = "regression", ("head.kind", "head.problem")
     for name in idle.get(kind, ()):
         if getattr(spec.loss, name):
             yield Finding(f"loss.{name}", f"has no effect on a {head.kind!r} head", by)
@@ -265,18 +276,24 @@ def _agreement(spec: ModelSpec, stack: Stack) -> Findings:
         names = ", ".join(sorted({position.kind for position in positions}))
         why = f"{names}: positions that are added to the embeddings must be the same in every layer"
         yield Finding("position", why, ("layers",))
+    both = [position.kind for position in positions if position.overrides("embed")]
+    if spec.embed.position is not None and both:
+        why = f"position {both[0]!r} is added to the embeddings already; leave one of the two out"
+        yield Finding("embed.position", why, ("position", "layers"))
+    added = () if spec.embed.position is None else (spec.embed.position,)
     # A decoder may have fewer positions than its encoder (LED), but one of them must reach the whole context.
     others = [[layer.position.limit(spec.context) for layer in s.layers] for s in spec.stacks if s.name != stack.name]
     reached = any(all(n is None or n >= spec.context for n in limits) for limits in others)
-    for position in positions:
+    for position in (*positions, *added):
         limit = position.limit(spec.context)
-        if limit is not None and limit < spec.context and not reached:
+        if limit is not None and limit < spec.context and (not reached or position in added):
             why = f"{spec.context} is longer than the {limit} positions that position.{position.kind} has"
             yield Finding("context", why, ("position", "layers"))
     crossing = [layer.position for layer in stack.layers if stack.cross and layer.attention.cross_position]
-    if crossing and not any(p.overrides("rotate") or p.biases() or p.reads_probs() for p in crossing):
+    if crossing and not any(p.acts() for p in crossing):
         why = f"has no effect: position {crossing[0].kind!r} neither turns queries and keys nor adds to scores"
         yield Finding("attention.cross_position", why, ("position", "layers"))
+    yield from _sharing(stack)
     wirings = {layer.block.wiring for layer in stack.layers}
     if "reversible" in wirings and len({(layer.block.wiring, layer.block.merge) for layer in stack.layers}) > 1:
         why = "'reversible' runs two streams through all blocks, so every layer of a stack must have it, and the same merge"
@@ -292,6 +309,19 @@ def _agreement(spec: ModelSpec, stack: Stack) -> Findings:
     if blind and answers and getattr(spec.head, "pool", "") == "first":
         why = "'first' reads a token that attends to itself alone, as every layer is causal; pick 'last' or 'mean'"
         yield Finding("head.pool", why, ("topology", "attention.pattern", "layers"))
+
+
+def _sharing(stack: Stack) -> Findings:
+    """Layers with the same parameters must be the same otherwise too."""
+    first: dict[int, int] = {}
+    for i, block in enumerate(stack.shared):
+        j = first.setdefault(block, i)
+        mine, theirs = ({node: getattr(stack.layers[n], node) for node in fields_of(Layer)} for n in (i, j))
+        differ = [node for node in mine if mine[node] != theirs[node]]
+        if differ:
+            why = f"layers {j} and {i} share their parameters, but differ in {', '.join(differ)}; make them equal"
+            yield Finding("layers.shared", f"{why}, or give them different names", ("layers",))
+            return
 
 
 def check_layer(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
@@ -426,6 +456,9 @@ def _layer_sizes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     yield from factor("attention.scale", layer.attention.scale, dims.names(), SIZES)
     for path, message in layer.position.check(dims):
         yield Finding(join("position", path), message, SIZES)
+    if spec.embed.position is not None:
+        for path, message in spec.embed.position.check(dims):
+            yield Finding(join("embed.position", path), message, SIZES)
     pattern = pattern_of(stack, layer)
     if any(True for _ in pattern.problems()):
         return

@@ -35,11 +35,23 @@ class Stack:
     """Whether each block also attends to the encoder."""
     norm: NormPlacement
     """The norm after the embeddings and after the last block, if it has them."""
+    shared: tuple[int, ...] = ()
+    """The number of the block that each layer runs, if some layers share one; empty: each has its own."""
 
     @property
     def depth(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """The number of the block that each layer runs."""
+        return self.shared or tuple(range(len(self.layers)))
+
+    @property
+    def blocks(self) -> tuple[Layer, ...]:
+        """What each block is: as many as there are sets of parameters, which layers may share."""
+        return tuple(self.layers[self.shared.index(n)] for n in dict.fromkeys(self.shared)) or self.layers
 
     @property
     def reversible(self) -> bool:
@@ -103,6 +115,8 @@ class Plan(NamedTuple):
     """None if it could not be read."""
     order: list[str | None]
     """The group of each layer."""
+    shared: tuple[int, ...]
+    """The set of parameters of each layer; empty: each has its own."""
 
     def located(self, path: str) -> str:
         """The full name of a path that this stack, or else the spec, sets."""
@@ -134,7 +148,7 @@ def _plan(spec: ModelSpec, name: str, problems: Problems, *, both: bool) -> Plan
     for key in data:
         if key not in STACK_NODES:
             problems.add(join(name, key), f"can't differ between the stacks; only {', '.join(STACK_NODES)} can")
-    plan = Plan(name, over, data, Layers(), None, [])
+    plan = Plan(name, over, data, Layers(), None, [], ())
     where = plan.located("depth")
     depth = read(int, data["depth"], where, problems)
     if depth is not MISSING and not 1 <= depth <= DEEPEST and not problems.touches(where):
@@ -142,7 +156,8 @@ def _plan(spec: ModelSpec, name: str, problems: Problems, *, both: bool) -> Plan
     depth = None if problems.touches(where) else depth
     layers = read(Layers, data["layers"], join(name, "layers") if over.touch("layers") else "layers", problems)
     order = layers.expand(depth, plan.located("layers.order"), problems)
-    return plan._replace(layers=layers, depth=depth, order=order)
+    shared = layers.sharing(depth, plan.located("layers.shared"), problems)
+    return plan._replace(layers=layers, depth=depth, order=order, shared=shared)
 
 
 def _check_groups(plans: list[Plan], problems: Problems) -> None:
@@ -180,7 +195,10 @@ def _resolved(plan: Plan, problems: Problems, *, cross: bool) -> Resolved:
             known[group, single] = _layer(bases, norm, origin, problems), origin
         found.append(known[group, single])
     layers, origins = zip(*found, strict=True)
-    return Stack(name=plan.name, layers=layers, causal=plan.name == "decoder", cross=cross, norm=norm), origins
+    stack = Stack(
+        name=plan.name, layers=layers, causal=plan.name == "decoder", cross=cross, norm=norm, shared=plan.shared
+    )
+    return stack, origins
 
 
 def _layer(data: Table, norm: NormPlacement, origin: Origin, problems: Problems) -> Layer:

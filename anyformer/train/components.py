@@ -87,6 +87,7 @@ class Components:
         if found.index is not None and found.spec is not None and config.data.train in found.index.parts:
             self._fit(found, found.index, found.spec)
         self.index, self.spec, self.specs = found.ready()
+        self.spec, *self.specs = (self.objective.with_names(spec, self.examples) for spec in (self.spec, *self.specs))
         self.valid = None
         if config.data.valid:
             self.held_out = open_examples(config.data.folder, config.data.valid)

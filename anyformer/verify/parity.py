@@ -158,7 +158,7 @@ def compare(ours: Model, theirs: Any, given: str, inputs: dict[str, Tensor], dty
     limit, notes = LIMITS[dtype], list[str]()
     known = inspect.signature(theirs.forward).parameters
     more = {"output_hidden_states": True} | ({"use_cache": False} if "use_cache" in known else {})
-    blocks = [(stack.name, *theirs_of(theirs, stack.name, stack.depth)) for stack in ours.spec.stacks]
+    blocks = [(stack.name, *theirs_of(theirs, stack.name, len(stack.blocks))) for stack in ours.spec.stacks]
     with torch.no_grad():
         with watched([(name, getattr(ours, name).blocks) for name, _, _ in blocks]) as mine:
             answer = ours(**inputs)
@@ -200,11 +200,14 @@ def compare(ours: Model, theirs: Any, given: str, inputs: dict[str, Tensor], dty
 def theirs_of(model: Any, stack: str, depth: int) -> tuple[str, Any]:
     """Name and modules of the layers of one stack of a public class; None for the modules if it has no such list.
 
-    It is the largest list of so many modules that is in no other list; with two stacks, the one below that name.
+    It is the largest list of so many modules that is in no other list; with two stacks, the one below that name. Where
+    layers stand in groups (ALBERT), it is a list of those lists.
     """
     lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
     outer = {n: m for n, m in lists.items() if not any(n.startswith(f"{other}.") for other in lists)}
-    fitting = {n: m for n, m in outer.items() if len(m) == depth}
+    grouped = {n: [each for name, m in lists.items() if name.startswith(f"{n}.") for each in m] for n in outer}
+    fitting = {n: m if len(m) == depth else nn.ModuleList(grouped[n]) for n, m in outer.items()}
+    fitting = {n: m for n, m in fitting.items() if len(m) == depth}
     named = {n: m for n, m in fitting.items() if stack in n.split(".")}
     sizes = {n: sum(p.numel() for p in m.parameters()) for n, m in (named or fitting).items()}
     best = max(sizes, key=lambda name: sizes[name], default="")
@@ -219,16 +222,21 @@ def watched(stacks: list[tuple[str, Any]]) -> Iterator[dict[str, dict[str, Tenso
     def before(stack: str, _: nn.Module, args: Any, named: dict[str, Any]) -> None:
         after(stack, "embedding", _, args, args[0] if args else list(named.values()))
 
+    calls = dict.fromkeys(seen, 0)
+
     def after(stack: str, place: str, _: nn.Module, args: Any, output: Any) -> None:
         tensor = _residual(output)
+        if not place:
+            # Layers may share a block, which is called for each.
+            place, calls[stack] = f"layer {calls[stack]}", calls[stack] + 1
         if tensor is not None:
-            seen[stack][place] = tensor.detach().clone()
+            seen[stack].setdefault(place, tensor.detach().clone())
 
     with ExitStack() as handles:
         for name, blocks in stacks:
             handles.enter_context(blocks[0].register_forward_pre_hook(partial(before, name), with_kwargs=True))
-            for i, block in enumerate(blocks):
-                handles.enter_context(block.register_forward_hook(partial(after, name, f"layer {i}")))
+            for block in blocks:
+                handles.enter_context(block.register_forward_hook(partial(after, name, "")))
         yield seen
 
 

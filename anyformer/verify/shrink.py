@@ -12,7 +12,7 @@ from anyformer.specs.codec import write
 from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.layer import Layer, SpecialIds
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.stacks import pattern_of
+from anyformer.specs.stacks import Stack, pattern_of
 
 PARAMS, SPAN = 2_000_000, 128
 """A spec with more parameters, or whose patterns span more tokens, is large."""
@@ -47,6 +47,8 @@ class Draft:
         for stack, layers in zip(self.spec.stacks, self.layers, strict=True):
             names = [f"kind{i}" for i in range(len(layers))]
             groups = {"order": names} | dict(zip(names, (write(x, whole=True) for x in layers), strict=True))
+            if stack.shared:
+                groups["shared"] = [f"block{stack.shared[i]}" for i in kept_layers(stack)]
             own = {"depth": len(layers), "norm": write(stack.norm, whole=True), "layers": groups}
             data |= {stack.name: own} if two else own | {"norm": write(stack.norm)}
         if two:
@@ -69,10 +71,7 @@ def is_large(spec: ModelSpec) -> bool:
 
 def small(spec: ModelSpec) -> ModelSpec:
     """The same choices in small. A size that can't be reduced, as something else in the spec depends on it, stays."""
-    kinds = [tuple(dict.fromkeys(stack.layers)) for stack in spec.stacks]
-    # One layer of each kind in order; two if all are alike and there were two.
-    layers = [found if len(found) > 1 else stack.layers[:2] for found, stack in zip(kinds, spec.stacks, strict=True)]
-    draft = Draft(spec, {}, tuple(layers))
+    draft = Draft(spec, {}, tuple(tuple(stack.layers[i] for i in kept_layers(stack)) for stack in spec.stacks))
     # Of the special ids only a decoder's start is something that a model can't do without.
     ids = SpecialIds(start=None if spec.ids.start is None else 0)
     vocab: dict[str, Any] = {} if spec.vocab <= VOCAB else {"vocab": VOCAB, "ids": ids}
@@ -89,6 +88,15 @@ def small(spec: ModelSpec) -> ModelSpec:
     for path, value in DETAILS.items():
         draft = _first(draft, draft.map(partial(_detail, path=path, value=value)))
     return draft.made()
+
+
+def kept_layers(stack: Stack) -> list[int]:
+    """One layer of each kind in order; two if all are alike and there were two. Of shared blocks one is run again."""
+    kept = {stack.layers.index(layer) for layer in stack.layers}
+    if stack.shared:
+        again = next(i for i, block in enumerate(stack.shared) if block in stack.shared[:i])
+        kept |= {stack.shared.index(stack.shared[again]), again}
+    return sorted(kept if len(kept) > 1 else range(min(2, stack.depth)))
 
 
 def size_of(spec: ModelSpec) -> str:

@@ -41,7 +41,7 @@ def leaf_table(rng: random.Random, axis: type[OpenAxis], kind: str, head_dim: in
     table: dict[str, Any] = {"kind": kind} | FIXED.get((axis.axis, kind), {})
     for name, (hint, field) in fields_of(axis.named(kind)).items():
         required = field.default is MISSING and field.default_factory is MISSING
-        if name in table or not (required or rng.random() < 0.4):
+        if name in table or (axis is Embed and name == "position") or not (required or rng.random() < 0.4):
             continue
         inner, _ = optional(hint)
         if is_axis(inner):
@@ -244,6 +244,29 @@ def two_vocabularies(spec: ModelSpec, rng: random.Random) -> ModelSpec:
     return spec.vary({"source_vocab": rng.choice((29, 53)), "embed.shared": False, "ids.source_pad": 3})
 
 
+def added_positions(spec: ModelSpec, rng: random.Random) -> ModelSpec:
+    """The spec, or one with positions that are added to the embeddings beside those of the layers, where that can be."""
+    kind = rng.choice([kind for kind in Position.kinds() if Position.named(kind).overrides("embed")])
+    node = leaf_table(rng, Position, kind)
+    if rng.random() < 0.7:
+        return spec
+    try:
+        return spec.vary({"embed.position": node})
+    except SpecError:
+        return spec
+
+
+def shared_layers(spec: ModelSpec, rng: random.Random) -> ModelSpec:
+    """The spec, or that of a model whose layers share parameters, as about a quarter have of those that can."""
+    order = rng.choice(("all", "all", "one, other", "one, rest other"))
+    if rng.random() < 0.6:
+        return spec
+    try:
+        return spec.vary({"layers.shared": order})
+    except SpecError:
+        return spec
+
+
 @functools.cache
 def draw(seed: int) -> ModelSpec:
     """The random spec of this seed. Of every ten, six are decoders, two encoders and two encoder-decoders."""
@@ -251,7 +274,8 @@ def draw(seed: int) -> ModelSpec:
     topology = ("decoder", "encoder", "decoder", "encoder-decoder", "decoder")[seed % 5]
     for _ in range(400):
         try:
-            return two_vocabularies(ModelSpec.from_data(draw_table(rng, topology)), random.Random(-1 - seed))
+            spec = two_vocabularies(ModelSpec.from_data(draw_table(rng, topology)), random.Random(-1 - seed))
+            return shared_layers(added_positions(spec, random.Random(-2000 - seed)), random.Random(-1000 - seed))
         except SpecError:
             continue
     raise AssertionError(f"no valid spec in 400 draws for seed {seed}")

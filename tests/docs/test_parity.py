@@ -7,6 +7,7 @@ from anyformer.families.family import Family
 from tests.docs.fences import UPDATE, read
 from tests.docs.fences import maker as load_maker
 from tests.families.cases import cases
+from tests.families.test_tasks import cases as task_cases
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +16,8 @@ def maker():
 
 
 def rows():
-    return [line for line in read("docs/parity.md").splitlines() if line.startswith("| ")][1:]
+    lines = read("docs/parity.md").partition(load_maker("parity").MARK)[0].splitlines()
+    return [line for line in lines if line.startswith("| ")][1:]
 
 
 def test_page_has_a_row_for_every_family_and_variant(maker):
@@ -31,6 +33,18 @@ def test_page_shows_no_failure_and_no_empty_cell():
         assert all(cells), row
         assert "fails" not in row, row
         assert cells[3] != "-", "every case is compared as a whole"
+
+
+def test_page_has_a_row_for_every_family_with_other_heads_and_no_failure(maker):
+    lines = read("docs/parity.md").partition(maker.MARK)[2].splitlines()
+    found = [line for line in lines if line.startswith("| ")][1:]
+    wanted = {kind: 0 for kind, _ in task_cases()}
+    for kind, _ in task_cases():
+        wanted[kind] += 1
+    filled = {
+        line.split("|")[1].strip(): sum("e-" in cell or cell == " 0 " for cell in line.split("|")[2:]) for line in found
+    }
+    assert filled == wanted, UPDATE
 
 
 def test_cell_of_each_outcome_is_told_apart(maker):

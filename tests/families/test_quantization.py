@@ -14,6 +14,8 @@ from anyformer.families.io import load, stored_dtype
 from anyformer.families.quantization import Quantization, quantization
 from anyformer.families.shards import opened
 from anyformer.model.safetensors_header import read_header
+from tests.families.oracle import lifted
+from tests.tolerances import assert_close
 
 SLOW_HERE = pytest.mark.filterwarnings("ignore:int4 weights on a CPU")
 
@@ -112,6 +114,14 @@ def fp8(out, into, seed, *, block=(20, 24), dtype=torch.float32):
     return {"weight": weight, "weight_scale_inv": scale}, each(out, into, formula), config
 
 
+def fbgemm(out, into, seed):
+    weight = torch.randn(out, into, generator=torch.Generator().manual_seed(seed)).to(torch.float8_e4m3fn)
+    scale = scales(out, 1, seed=seed + 1, dtype=torch.float32)
+    numbers, by = weight.float().tolist(), scale.tolist()
+    stored = {"weight": weight, "weight_scale": scale, "input_scale_ub": torch.tensor([1200.0])}
+    return stored, each(out, into, lambda o, i: numbers[o][i] * by[o][0]), {"quant_method": "fbgemm_fp8"}
+
+
 def compressed(
     out, into, seed, *, form="pack-quantized", bits=4, strategy="group", group=8, symmetric=True, order=False,
     dtype=torch.bfloat16, block=(20, 24),
@@ -176,7 +186,7 @@ def case(make, **more):
 CASES = [
     case(gptq), case(gptq, order="activation"), case(gptq, layout="gptq_v2"), case(gptq, bits=8), case(gptq, bits=2),
     case(awq), case(awq, group=16),
-    case(fp8), case(fp8, block=None), case(fp8, dtype=torch.bfloat16),
+    case(fp8), case(fp8, block=None), case(fp8, dtype=torch.bfloat16), case(fbgemm),
     case(compressed), case(compressed, symmetric=False), case(compressed, order=True), case(compressed, bits=8),
     case(compressed, strategy="channel"), case(compressed, strategy="channel", symmetric=False),
     case(compressed, strategy="tensor"), case(compressed, strategy="tensor", symmetric=False, bits=8),
@@ -268,6 +278,55 @@ def test_mxfp4_experts_equal_those_of_the_public_library(tmp_path):
     with opened(tmp_path) as shards:
         shards.dtype = torch.bfloat16
         assert torch.equal(shards["w"], convert_moe_packed_tensors(data, scale))
+
+
+@torch.no_grad()
+def test_gpt_oss_in_mxfp4_computes_what_the_public_class_does(tmp_path):
+    import transformers
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    family = Family.named("gpt_oss")
+    config = family.small | {"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 3}
+    model = af.build(family.spec_from(config)).double()
+    af.save(model, tmp_path, format="hf")
+    tensors = load_file(tmp_path / "model.safetensors")
+    dense = {}
+    for seed, name in enumerate([name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]):
+        experts, into, out = tensors.pop(name).shape
+        blocks = randint(0, 256, experts, out, into // 32, 16, seed=seed).byte()
+        scale = randint(120, 126, experts, out, into // 32, seed=seed + 99).byte()
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scale}
+        dense[name] = convert_moe_packed_tensors(blocks, scale).double()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    table = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    configure(tmp_path, quantization_config=table)
+    ours = load(tmp_path, dtype=torch.float64)
+    cls = transformers.GptOssForCausalLM
+    public = (
+        cls(cls.config_class(**config, attn_implementation="eager", experts_implementation="eager")).double().eval()
+    )
+    public.load_state_dict({n: t for n, t in (tensors | dense).items() if "_blocks" not in n and "_scales" not in n})
+    ids = randint(3, 60, 2, 13, seed=5)
+    with lifted():
+        wanted = public(ids).logits
+    assert_close("oracle", ours(ids).logits, wanted)
+
+
+def test_fp8_experts_in_tensors_of_their_own_are_read(tmp_path):
+    family = Family.named("qwen3_moe")
+    torch.manual_seed(0)
+    af.save(af.build(family.spec_from(family.small)), tmp_path / "plain", format="hf")
+    af.save(af.build(family.spec_from(family.small)), tmp_path / "fp8", format="hf")
+    tensors, plain = (load_file(tmp_path / n / "model.safetensors") for n in ("fp8", "plain"))
+    for seed, name in enumerate(sorted(n for n in tensors if ".experts." in n)):
+        stored, plain[name], table = fp8(*tensors.pop(name).shape, seed)
+        tensors |= {f"{name.removesuffix('weight')}{part}": tensor for part, tensor in stored.items()}
+    tensors |= {name: tensor for name, tensor in plain.items() if ".experts." not in name}
+    save_file(tensors, tmp_path / "fp8" / "model.safetensors")
+    save_file(plain, tmp_path / "plain" / "model.safetensors")
+    configure(tmp_path / "fp8", quantization_config=table)
+    for mine, other in zip(load(tmp_path / "fp8").parameters(), load(tmp_path / "plain").parameters(), strict=True):
+        assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("scale", [torch.float32, torch.uint8])
@@ -509,7 +568,7 @@ def test_peak_of_dequantising_stays_near_the_weight(kind, monkeypatch):
     import anyformer.families.quantization as module
 
     monkeypatch.setattr(module, "CHUNK", 100)
-    makers = {"gptq": gptq, "awq": awq, "fp8": fp8, "compressed-tensors": compressed}
+    makers = {"gptq": gptq, "awq": awq, "fp8": fp8, "fbgemm_fp8": fbgemm, "compressed-tensors": compressed}
     if kind not in makers:
         pytest.skip("it has whole experts for rows")
     stored, wanted, config = makers[kind](40, 32, 3)

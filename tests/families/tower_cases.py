@@ -27,6 +27,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "text_config": TEXT | {"head_dim": 8, "attention_bias": True, "rope_parameters": {"mrope_section": [2, 1, 1]}},
         "vision_config": QWEN_VISION | {"num_position_embeddings": 4, "deepstack_visual_indexes": [0]},
     }),
+    "qwen3-vl-moe": ("Qwen3VLMoe", "qwen3_moe", {
+        "text_config": TEXT | {
+            "head_dim": 12, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "mlp_only_layers": [1],
+            "rope_parameters": {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 500.0}},
+        "vision_config": QWEN_VISION | {"num_position_embeddings": 4, "deepstack_visual_indexes": [0]},
+    }),
     "qwen2-vl": ("Qwen2VL", "qwen2", {
         "text_config": TEXT | {"rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
         "vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 32, "mlp_ratio": 1, "num_heads": 2},

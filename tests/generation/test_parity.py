@@ -23,7 +23,7 @@ ROOMS = (
     "max_decoder_position_embeddings",
 )  # fmt: skip
 """Keys under which small configs have fewer positions than these tests need."""
-COLUMNS = ("bart", "blenderbot", "mbart", "mvp", "pegasus", "plbart")
+COLUMNS = ("bart", "bigbird_pegasus", "blenderbot", "mbart", "mvp", "pegasus", "plbart")
 CHANGES: dict[str, dict[str, Any]] = {
     # A loud token repeats itself where the table is the output matrix too.
     **{kind: {"scale_embedding": False} for kind in (*COLUMNS, "m2m_100")},

@@ -69,6 +69,22 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "embed dropout": ({"embed": {"kind": "tokens", "dropout": 1.0}}, "embed.dropout: 1.0 is not in [0, 1)"),
     "head dropout": ({"head": {"kind": "token", "labels": 2, "dropout": -0.5}}, "head.dropout: -0.5 is not in [0, 1)"),
     "init leaf": ({"init": {"kind": "normal", "std": 0.0}}, "init.std: 0.0 is not above 0"),
+    "added position": (
+        {"embed": {"kind": "tokens", "position": {"kind": "learned", "offset": -1}}},
+        "embed.position.offset: -1 is not at least 0"),
+    "added position that is not added": (
+        {"embed": {"kind": "tokens", "position": "alibi"}},
+        "embed.position.kind: 'alibi' is not added to embeddings; pick one of axial, learned, sinusoidal"),
+    "two added positions": (
+        {"embed": {"kind": "tokens", "position": "learned"}, "position": "sinusoidal"},
+        "embed.position: position 'sinusoidal' is added to the embeddings already; leave one of the two out"),
+    "added position without room": (
+        {"embed": {"kind": "tokens", "position": {"kind": "axial", "row_width": 16}}},
+        "embed.position.row_width: 16 leaves no room for both tables in a width of 16"),
+    "layers that share and differ": (
+        {"layers": {"shared": "all", "0": {"position": "none"}}},
+        "layers.shared: layers 0 and 1 share their parameters, but differ in position; make them equal, or give them "
+        "different names"),
     "embed width": ({"embed": {"kind": "tokens", "width": 0}}, "embed.width: 0 is not at least 1"),
     "token types": ({"embed": {"kind": "tokens", "token_types": -1}}, "embed.token_types: -1 is not at least 0"),
     "projection of nothing": (

@@ -217,6 +217,10 @@ def two(folder: Path, note: Notes) -> None:
     plain = af.spec({"vocab": 37, "width": 24, "depth": 2, "context": 32, "attention": {"heads": 6, "kv_heads": 2}})
     for kind in ("block", "selective"):
         note(f"recompute {kind}", lambda kind=kind: same_answer(plain, shared, 2, kind))
+    repeated = plain.vary({"depth": 3, "layers.shared": "one, rest other"})
+    note("shared layers", lambda: same_answer(repeated, shared, 2))
+    note("shared layers in parts", lambda: same_answer(repeated, data, 1))
+    note("shared layers recomputed", lambda: same_answer(repeated, data, 1, "block"))
 
 
 def spread_specs() -> list[ModelSpec]:

@@ -158,6 +158,12 @@ def test_recomputed_blocks_of_shared_products_equal_the_plain_model(found, kind)
         assert each["worst"] <= TABLE["promise"].limit
 
 
+@pytest.mark.parametrize("way", ["", " in parts", " recomputed"])
+def test_layers_that_share_parameters_equal_the_plain_model_when_spread(found, way):
+    for each in found("two", f"shared layers{way}"):
+        assert each["worst"] <= TABLE["promise"].limit
+
+
 @pytest.mark.parametrize("name", ["hybrid 1", "hybrid 2", "none 2", "full 2"])
 def test_four_processes_in_two_directions_equal_the_plain_model(found, name):
     for each in found("four", name):

@@ -86,6 +86,15 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
         if self.classes and room is not None and len(names) > room:
             listed = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
             found.append(("head.labels", f"{room} are fewer than the {len(names)} classes of the data ({listed})"))
+        called = getattr(spec.head, "names", ())
+        if called and names and called[: len(names)] != names:
+            both = f"{', '.join(called[:8])} are not the classes of the data in their order, {', '.join(names[:8])}"
+            found.append(("head.names", f"{both}; make the data with these, or leave names out"))
+        problem = getattr(spec.head, "problem", None)
+        if self.classes == "label" and problem in ("multi", "regression"):
+            found.append(
+                ("head.problem", f"{self.kind!r} has one class for each text, and this head is for {problem!r}")
+            )
         if self.ends_source and spec.ids.start is None:
             found.append(("ids.start", "is missing; a decoder is fed it first"))
         if self.ends_source and not spec.ids.eos:
@@ -94,6 +103,13 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
 
     def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
         yield from ()
+
+    def with_names(self, spec: ModelSpec, examples: Examples) -> ModelSpec:
+        """The spec with the names of its classes, where it has none and the data has one for each."""
+        names, head = examples.names.get(self.classes, ()), spec.head
+        if not isinstance(head, SequenceHead | PairHead | LabelHead) or head.names or len(names) != head.labels:
+            return spec
+        return spec.vary({"head.names": list(names)})
 
     def answers(self, spec: ModelSpec) -> int | None:
         """How many labels there are to choose from; None where they are real numbers."""

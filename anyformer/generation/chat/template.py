@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.data.tokenizer_files import SETTINGS, special_tokens
 from anyformer.errors import CapabilityError, CheckpointError, InputError
+from anyformer.families.gguf.header import is_gguf, read_header
 from anyformer.families.shards import read_json
 from anyformer.files import inside
 
@@ -168,7 +169,10 @@ class ChatTemplate:
 
 
 def read_template(folder: Path) -> ChatTemplate | None:
-    """The template in a model's folder, or None if it has none: a base model."""
+    """The template in a model's folder or GGUF file, or None if it has none: a base model."""
+    if is_gguf(folder):
+        given = read_header(folder).metadata.get("tokenizer.chat_template")
+        return None if given is None else _template(given, tokenizer(folder).named, folder)
     settings = read_json(folder / SETTINGS, 8 * LARGEST) if (folder / SETTINGS).is_file() else {}
     own = folder / FILE
     if own.is_file():
@@ -187,11 +191,13 @@ def read_template(folder: Path) -> ChatTemplate | None:
         text = named.get("default")
         if text is None:
             raise CheckpointError(f"{folder / SETTINGS}: chat_template: none of {sorted(map(str, named))} is 'default'")
-    if text is None:
-        return None
+    return None if text is None else _template(text, special_tokens(settings), folder)
+
+
+def _template(text: Any, tokens: Mapping[str, str], place: Path) -> ChatTemplate:
     if not isinstance(text, str) or not text.strip() or len(text) > LARGEST:
-        raise CheckpointError(f"{folder}: its chat_template is not a text of at most {LARGEST:,} characters")
-    return ChatTemplate(text=text, tokens=special_tokens(settings))
+        raise CheckpointError(f"{place}: its chat_template is not a text of at most {LARGEST:,} characters")
+    return ChatTemplate(text=text, tokens=tokens)
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:

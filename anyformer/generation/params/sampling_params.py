@@ -69,6 +69,10 @@ class SamplingParams:
     """Texts of which the answer is exactly one."""
     first: Sequence[int] | None = None
     """Ids among which the first new token is chosen. None: all."""
+    forced_bos_token_id: int | None = None
+    """The first new token, whatever the model says; such as that of the language of a translation."""
+    forced_eos_token_id: int | None = None
+    """The last new token of a row that has reached max_new_tokens."""
     num_beams: int = 1
     """Search with so many hypotheses beside each other."""
     length_penalty: float = 1.0

@@ -105,6 +105,7 @@ def resolve_params(
         if odd or not first:
             bad.append(f"first: {shown(o.first)} is not a list of ids below vocab = {vocab}")
         found.append(processors.First(first))
+    found += _forced(o, new, vocab, bad)
     found += [choices] if choices is not None else []
     mode = _mode(o, texts, drawn=temperature > 0, stream=stream, bad=bad)
     _check_answers(o, mode, temperature, vocab, details=details, stream=stream, bad=bad)
@@ -176,6 +177,23 @@ def _penalties_and_bans(
     if o.bad_words is not None:
         words = _bad_words(o.bad_words, vocab, tokenizer, bad)
         found += [processors.BadWords(words)] if words else []
+    return found
+
+
+def _forced(o: SamplingParams, new: int | None, vocab: int, bad: list[str]) -> list[LogitsProcessor]:
+    """The tokens that a row must begin and end with."""
+    found: list[LogitsProcessor] = []
+    last = None if new is None else new - 1
+    for name, token, step in (
+        ("forced_bos_token_id", o.forced_bos_token_id, 0),
+        ("forced_eos_token_id", o.forced_eos_token_id, last),
+    ):
+        if token is None:
+            continue
+        if ids(name, [token], vocab, bad) and step is not None:
+            found.append(processors.Forced(token, step))
+        elif step is None:
+            bad.append(f"{name}: is the last of max_new_tokens; give their number")
     return found
 
 
@@ -291,6 +309,8 @@ def _choices(
         "stop": isinstance(o.stop, str) or (isinstance(o.stop, Iterable) and any(isinstance(s, str) for s in o.stop)),
         "min_new_tokens": o.min_new_tokens, "bad_words": o.bad_words, "no_repeat_ngram_size": o.no_repeat_ngram_size,
         "first": o.first, "num_beams": o.num_beams != 1, "penalty_alpha": o.penalty_alpha,
+        "forced_bos_token_id": o.forced_bos_token_id is not None,
+        "forced_eos_token_id": o.forced_eos_token_id is not None,
     }  # fmt: skip
     bad += [f"choices: {name} could bar or cut what must be answered; leave one of them out" for name, on in clash.items() if on]  # fmt: skip
     if tokenizer is None or len(bad) > before:

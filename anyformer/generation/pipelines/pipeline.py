@@ -39,6 +39,8 @@ def pipeline(
     device: str | int | torch.device | None = None,
     dtype: torch.dtype | None = None,
     labels: Sequence[str] | None = None,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
 ) -> Any:
     """A callable that takes texts and gives answers, as lists of tables under the familiar names.
 
@@ -53,9 +55,16 @@ def pipeline(
             of its own: two of them, (source, target).
         device: Where the model runs. A model that is given is moved there.
         dtype: What it computes in. A model that is given is converted.
+        src_lang: For translation by a model of many languages: the language of the texts, as its tokenizer calls it (en_XX,
+            eng_Latn). It may be given with the texts instead.
+        tgt_lang: The language of the answers.
         labels: Names of a head's classes, in their order; None: those of the spec, else LABEL_0, LABEL_1 ...
     """
     if not isinstance(task, str) or (task not in TASKS and not PAIR.fullmatch(task)):
         raise InputError(f"task: {task!r} is unknown{nearest(str(task), TASKS)}")
     source = open_source(model, tokenizer, device=device, dtype=dtype, labels=labels)
-    return Translation(source, task) if PAIR.fullmatch(task) else TASKS[task](source)
+    if task == "translation" or PAIR.fullmatch(task):
+        return Translation(source, task, src_lang=src_lang, tgt_lang=tgt_lang)
+    if src_lang is not None or tgt_lang is not None:
+        raise InputError(f"src_lang, tgt_lang: are for translation, not for {task}")
+    return TASKS[task](source)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tokenizers
 import torch
 
+from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.params.generation_request import context_length
 from anyformer.generation.pipelines.source import Source
@@ -49,14 +50,21 @@ def check_text(text: Any, i: int) -> str:
 
 
 def read_rows(
-    source: Source, inputs: Sequence[Any], *, truncation: bool, spelled: bool = False, most: int | None = None
+    source: Source,
+    inputs: Sequence[Any],
+    *,
+    truncation: bool,
+    spelled: bool = False,
+    most: int | None = None,
+    reader: Tokenizer | None = None,
 ) -> list[Row]:
     """Ids of each text, or pair of texts, with what the tokenizer's template puts around it.
 
     `spelled`: a special token that is spelled out in a text, such as [MASK], is that token. `most`: tokens that are left
-    of a text that is cut, if not as many as the model reads.
+    of a text that is cut, if not as many as the model reads. `reader` is the tokenizer, unless it is the source's.
     """
-    inner, model = source.reader.spelled if spelled else source.reader.inner, source.model
+    own, model = reader or source.reader, source.model
+    inner = own.spelled if spelled else own.inner
     size, hard = context_length(model, model.decoder if model.spec.topology == "decoder" else model.encoder)
     size = size if most is None else min(size, most)
     rows: list[Row] = []

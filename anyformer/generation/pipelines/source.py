@@ -13,6 +13,7 @@ from torch import Tensor
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.errors import InputError
+from anyformer.families.gguf.header import is_gguf
 from anyformer.families.hf_bridge import from_hf
 from anyformer.families.io import find_folder, load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
@@ -42,6 +43,8 @@ class Source:
     """Ids that end an answer."""
     config: Mapping[str, Any]
     """The config.json of a published model."""
+    generation: Mapping[str, Any]
+    """What its generation_config.json says about how to answer; without one, its config.json."""
     folder: Path | None = None
     """Where it was read from."""
 
@@ -103,9 +106,12 @@ def open_source(
                 f"tokenizer: {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
             )
     config = _table(folder, CONFIG, CONFIG_BYTES)
+    generation = _generation(folder, config)
+    if folder is not None:
+        _set_start(made, generation)
     return Source(
         model=made, tokenizer=read, source_tokenizer=own, labels=_labels(labels, config, made), template=template, tokens=tokens,
-        stop=stop_ids(made, folder), config=config, folder=folder,
+        stop=stop_ids(made, folder), config=config, generation=generation, folder=folder,
     )  # fmt: skip
 
 
@@ -149,6 +155,9 @@ def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, st
     if given is None and folder is None:
         raise InputError("tokenizer: a model has none of its own; give the path of a tokenizer.json, or a tokenizer")
     place = folder if given is None else given
+    if isinstance(place, str | Path) and is_gguf(place):
+        words = tokenizer(place)
+        return words, words.named, read_template(folder or Path(place))
     if isinstance(place, str | Path):
         # A tokenizer that is given beside a folder speaks for itself, but the chat template is the model's.
         home = Path(place) if Path(place).is_dir() else Path(place).parent
@@ -188,6 +197,24 @@ def _labels(given: Sequence[str] | None, config: Mapping[str, Any], model: Model
     if not isinstance(named, dict) or count is None or sorted(named) != sorted(map(str, range(count))):
         return ()
     return tuple(str(named[str(i)]) for i in range(count))
+
+
+def _generation(folder: Path | None, config: Mapping[str, Any]) -> dict[str, Any]:
+    found = _table(folder, GENERATION, CONFIG_BYTES)
+    if found:
+        return found
+    # Older files have such keys among the others, and an older way to say with what an answer begins.
+    forced = config.get("force_bos_token_to_be_generated") and config.get("forced_bos_token_id") is None
+    return dict(config) | ({"forced_bos_token_id": config.get("bos_token_id")} if forced else {})
+
+
+def _set_start(model: Model, generation: Mapping[str, Any]) -> None:
+    """Begin answers as the folder says: with a token of its own, or else with the spec's, or with bos."""
+    spec = model.spec
+    ids = (generation.get("decoder_start_token_id"), spec.ids.start, generation.get("bos_token_id"), spec.ids.bos)
+    start = next((i for i in ids if type(i) is int and 0 <= i < spec.vocab), None)
+    if spec.topology == "encoder-decoder" and start != spec.ids.start:
+        model.spec = spec.vary({"ids.start": start})
 
 
 def stop_ids(model: Model, folder: Path | None) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anyformer.data.tokenizer import prompt_ids
+from anyformer.data.tokenizer import Tokenizer, prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.chat.template import check_messages, is_chat
 from anyformer.generation.generate import generate
@@ -12,6 +12,7 @@ from anyformer.generation.params.generation_request import check_model, context_
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.rows import batches, check_size, check_text, listed, padded, read_rows
+from anyformer.generation.pipelines.search_options import search_options
 from anyformer.generation.pipelines.source import Source
 from anyformer.generation.text.detokenizer import Detokenizer
 
@@ -242,8 +243,9 @@ class Answer(Writer):
         given, alone = listed(inputs)
         before = self._prefix() if prefix is None else prefix
         texts = [before + check_text(text, i) for i, text in enumerate(given)]
-        rows = read_rows(self.source, texts, truncation=truncation)
+        rows = read_rows(self.source, texts, truncation=truncation, reader=self.reader())
         asked = [Asked(row.ids, row.text) for row in rows]
+        options = search_options(self.source.generation, self.source.model.spec.vocab, options, stream=stream) | options
         if stream:
             return self.stream(asked, options, alone=alone)
         made = self.write(asked, options, batch_size)
@@ -251,6 +253,10 @@ class Answer(Writer):
         # One answer for each text is the usual case, and comes without a list around it.
         flat = all(len(answers) == 1 for answers in found)
         return found[0] if alone else [answers[0] for answers in found] if flat else found
+
+    def reader(self) -> Tokenizer | None:
+        """The tokenizer of the texts, unless it is the source's."""
+        return None
 
     def _prefix(self) -> str:
         """What a published model was trained to read before a text of this task."""
@@ -264,6 +270,58 @@ class Translation(Answer):
     """`pipe(text)`: `[{"translation_text": ...}]`."""
 
     task, key = "translation", "translation_text"
+
+    def __init__(
+        self, source: Source, task: str | None = None, *, src_lang: str | None = None, tgt_lang: str | None = None
+    ) -> None:
+        super().__init__(source, task)
+        self.languages = src_lang, tgt_lang
+        self.many = bool(source.reader.spoken)
+        if not self.many and self.languages != (None, None):
+            raise InputError(
+                "src_lang, tgt_lang: the tokenizer of this model has no tokens of languages: it translates one pair, or is "
+                "told the languages in the text"
+            )
+        for code in filter(None, self.languages):
+            source.reader.language(code)
+
+    def __call__(
+        self,
+        inputs: str | Sequence[str],
+        *,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Translate a text, or each of a list.
+
+        Args:
+            inputs: Texts.
+            src_lang: Their language, if not the one that `pipeline` was given.
+            tgt_lang: That of the answers.
+            options: Those of text2text-generation.
+        """
+        given = (src_lang, tgt_lang)
+        if given == (None, None):
+            return self._translate(inputs, **options)
+        pair = [new or old for new, old in zip(given, self.languages, strict=True)]
+        return Translation(self.source, self.task, src_lang=pair[0], tgt_lang=pair[1])._translate(inputs, **options)
+
+    def _translate(self, inputs: str | Sequence[str], **options: Any) -> Any:
+        source, target = self.languages
+        if self.many and (source is None or target is None):
+            raise InputError(
+                "translation: this model is one of many languages; say which: src_lang='...', tgt_lang='...', as its tokenizer "
+                "calls them"
+            )
+        forced: dict[str, Any] = (
+            {} if target is None else {"forced_bos_token_id": self.source.tokenizer.language(target)}
+        )
+        return super().__call__(inputs, **forced | options)
+
+    def reader(self) -> Tokenizer | None:
+        source = self.languages[0]
+        return None if source is None else self.source.reader.speaking(source)
 
 
 class Summarization(Answer):

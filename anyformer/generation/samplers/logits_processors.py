@@ -218,6 +218,19 @@ class First(LogitsProcessor):
 
 
 @dataclass(frozen=True)
+class Forced(LogitsProcessor):
+    """The n-th new token is this one, for sure: a hypothesis pays nothing for it."""
+
+    token: int
+    step: int
+
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
+        only_BV = torch.full_like(logits_BV, NEVER)
+        only_BV[:, self.token] = 0
+        return torch.where((history.new_B == self.step)[:, None], only_BV, logits_BV)
+
+
+@dataclass(frozen=True)
 class Temperature(LogitsProcessor):
     """Logits divided by a number: below 1 the likely tokens gain, above 1 the others do."""
 

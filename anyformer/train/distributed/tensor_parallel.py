@@ -186,7 +186,7 @@ def constants(spec: ModelSpec, n: int, index: int) -> Iterator[tuple[str, str, l
     for stack in spec.stacks:
         owned, _ = shared_positions(spec, stack)
         held = [(f"{stack.name}.positions.{i}", position, dims) for i, (position, dims) in enumerate(owned)]
-        for i, layer in enumerate(stack.layers):
+        for i, layer in enumerate(stack.blocks):
             if layer.position.per_layer:
                 dims = spec.dims(layer, stack)
                 held.append((f"{stack.name}.blocks.{i}.attention.body.position", layer.position, dims))

@@ -24,7 +24,7 @@ LENGTHS = ("dynamic", "longrope")
 """Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
 
 ROBERTAS = ("roberta", "camembert", "data2vec_text", "roberta_prelayernorm", "xlm_roberta", "xlm_roberta_xl")
-COUNTED = ("longformer", "reformer", *ROBERTAS, *(f"{kind}_decoder" for kind in ROBERTAS))
+COUNTED = ("longformer", "mpnet", "reformer", *ROBERTAS, *(f"{kind}_decoder" for kind in ROBERTAS))
 """Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
 RIGHT = ("turned-values", "reformer", "llama4_text")
 """Variants and kinds that know absolute positions while their public class takes none: padding must stand on the right."""
