@@ -71,6 +71,7 @@ NEEDS: dict[str, str] = {
     "experts of limited capacity": "nllb-moe switch_transformers",
     "one attention over source and target": "t5gemma2",
     "stacks of two widths": "t5gemma",
+    "a norm on the decoder's tokens before their positions, and a scale of the source's tokens only": "blenderbot-small",
 }
 """What a model would need here -> the types that need it."""
 

@@ -8,7 +8,7 @@ import torch
 import anyformer as af
 from anyformer.cli.main import main
 from anyformer.errors import AnyformerError
-from anyformer.families.family import differences
+from anyformer.families.facts import differences
 from anyformer.families.gguf.header import read_header
 from anyformer.families.io import load
 from tests.cli.command import run

@@ -54,6 +54,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "text_config": TEXT | {"model_type": "mistral", "sliding_window": 5},
         "vision_config": VISION | {"model_type": "pixtral", "head_dim": 8},
     }),
+    "mistral3-ministral3": ("Mistral3", "ministral3", {
+        "text_config": TEXT | {"model_type": "ministral3", "head_dim": 8, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 900.0, "factor": 16.0, "original_max_position_embeddings": 4,
+            "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
+        "tie_word_embeddings": False, "vision_config": VISION | {"model_type": "pixtral", "head_dim": 8},
+    }),
+    "llama4": ("Llama4", "llama4_text", {
+        "text_config": TEXT | {"head_dim": 8, "intermediate_size_mlp": 24, "num_local_experts": 3, "no_rope_layers": [1, 0, 1],
+                               "attention_chunk_size": 6, "floor_scale": 4, "interleave_moe_layer_step": 2},
+        "vision_config": VISION | {"intermediate_size": 64, "vision_output_dim": 16, "projector_input_dim": 16,
+                                   "projector_output_dim": 16},
+    }),
     "internvl": ("InternVL", "qwen2", {
         "text_config": TEXT | {"model_type": "qwen2"}, "tie_word_embeddings": False,
         "vision_config": VISION | {"image_size": [28, 28], "patch_size": [14, 14]},

@@ -12,7 +12,8 @@ import numpy as np
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.checkpoint import check_exportable, fill, matched, numbers_in, published
-from anyformer.families.family import Family, differences
+from anyformer.families.facts import differences
+from anyformer.families.family import Family
 from anyformer.families.gguf.architectures import ARCHITECTURES, FACTORS, LONG, SHORT, Architecture, llama3_factors
 from anyformer.families.gguf.header import Block, Header, library, read_header
 from anyformer.families.gguf.tensors import ENDS, SHARED_GATE, GgufTensors, names_of, number, spec_of_header

@@ -43,7 +43,7 @@ def gathered(name: str) -> dict[str, Any]:
 
 def variants(kind: str) -> dict[str, dict[str, Any]]:
     """The variants of a family."""
-    found = [module for module in MODULES if module.__name__ == f"{__name__}.{kind}"]
+    found = [module for module in MODULES if module.__name__ == f"{__name__}.{kind.replace('-', '_')}"]
     return getattr(found[0], "VARIANTS", {}) if found else {}
 
 
