@@ -11,6 +11,7 @@ from anyformer.errors import CheckpointError
 from anyformer.families.family import Family
 from tests.families.cases import cases, config_of
 from tests.families.oracle import inputs, is_ignored, oracle, public_class
+from tests.tolerances import assert_close
 
 SOME = [(kind, variant) for kind, variant in cases() if variant in ("tiny", "untied")]
 COMPUTED = ("transformer", "fsmt", "roformer", "roformer_decoder")
@@ -60,8 +61,8 @@ def test_tensor_that_is_left_out_is_not_read_by_the_public_class_or_is_checked(k
             with pytest.raises(CheckpointError, match=f"{re.escape(name)}: differs from the sines by up to"):
                 af.load(tmp_path)
         else:
-            # Views of a file begin elsewhere now, by which products may differ in the last bit.
-            assert torch.allclose(logits(family, spec, tmp_path), before, atol=1e-4), f"{name} is read by the class"
+            # Not to the bit: views of the file begin elsewhere now, and products differ with the address of a matrix.
+            assert_close("fp32-oracle", logits(family, spec, tmp_path), before)
             again = af.load(tmp_path)
             assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True))
 
