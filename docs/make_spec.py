@@ -137,7 +137,7 @@ MEANINGS = {
     "TokenHead.softcap": "Logits become cap * tanh(logit / cap).",
     "RegressionHead.outputs": "Numbers in the answer.",
     "*.labels": "Number of classes.",
-    "*.pool": "Which state of a row the head reads: that of the first or last real token, that of the last eos, or the mean.",
+    "*.pool": "Which state of a row the head reads: that of the first or last real token, that of the last eos, or the mean; `late`: every one, and the mean of the answers (EuroBERT).",
     "*.dropout": "Dropout on what the classifier reads.",
     "Loss.label_smoothing": "Share of each label that is spread over all classes.",
     "GPT2.std": "Standard deviation.",

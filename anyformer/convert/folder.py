@@ -196,7 +196,9 @@ def _to_gguf(plan: Plan, model: Model, done: tuple[Any, ...], scored: Callable[.
     more: dict[str, Any] = {}
     if has_words:
         template = read_template(plan.source)
-        more = gguf_metadata(tokenizer(plan.source), model.spec, None if template is None else template.text)
+        words = tokenizer(plan.source)
+        words = words if words.published else _templated(model.spec, words)
+        more = gguf_metadata(words, model.spec, None if template is None else template.text)
     kind = plan.type or "f16"
     save_gguf(model, plan.place, kind, more)
     written = None

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
-from anyformer.families.family import Family, families, family_of
+from anyformer.families.family import Family, families
+from anyformer.families.lookup import family_of
 from anyformer.families.quantization import quantization_of
 from anyformer.families.shards import (
     CONFIG,
@@ -328,7 +329,13 @@ def family_for(
     A model's own family, `read_from`, is asked first; if its files can't say the spec any more, a warning says so.
     """
     found: list[tuple[type[Family], SpecError]] = []
-    for family in sorted(families(), key=lambda family: (family.kind != read_from, family.second)):
+    routes = any(layer.ffn.routes for stack in spec.stacks for layer in stack.layers)
+
+    def order(family: type[Family]) -> tuple[bool, ...]:
+        # Families with experts can say a model without any, which is not what anybody looks for.
+        return family.kind != read_from, family.second, (family.base.get("ffn", {}).get("kind") == "moe") != routes
+
+    for family in sorted(families(), key=order):
         if kind not in (None, family.kind):
             continue
         try:

@@ -1,8 +1,9 @@
 """North (Cohere 2026), the language model of its vision models: Command R with a RoPE, or none, by kind of layer."""
 
+from dataclasses import replace
 from typing import Any
 
-from anyformer.families import cohere
+from anyformer.families import cohere, tasks
 from anyformer.families.config_keys import NUMBERS, each, flag, must, number, text, usual, whole
 from anyformer.families.config_values import Values, without
 from anyformer.families.key_groups import FULL, LOCAL, WindowKeys, without_idle_rope
@@ -12,12 +13,16 @@ THETAS = {FULL: ("rope_theta", 1e4), LOCAL: ("rope_theta", 1e4)}
 IMAGES = {"mrope_section": NUMBERS, "mrope_interleaved": flag(True)}
 """Keys of a table that say how pictures are placed; between words nothing changes."""
 
+POOLS = {None: "last", "eos": "last", "mean": "mean"}
+
 
 class CohereCompass(cohere.Cohere, kind="cohere_compass_text"):
     """The language model of North's vision models. Files name a table, or null for no position, for each kind of layer."""
 
     base = cohere.BASE | {"position": {"kind": "rope", "theta": 1e4}}
     architectures = ("CohereCompassForCausalLM",)
+    stem = "CohereCompassText"
+    tasks = {tasks.SEQUENCE: replace(tasks.SCORE, keys={"pooling": tasks.pooling(POOLS)})}
     keys = cohere.KEYS | {
         **usual(head_dim=None),
         "logit_scale": number(None, "head.scale", empty=1.0),

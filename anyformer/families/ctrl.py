@@ -1,5 +1,8 @@
 """CTRL (Keskar et al. 2019): GPT-2's design with sines for positions, ReLU, scaled embeddings and a bias on logits."""
 
+from dataclasses import replace
+
+from anyformer.families import tasks
 from anyformer.families.config_keys import must, usual, whole
 from anyformer.families.family import Family
 from anyformer.families.gpt2 import BASE
@@ -17,6 +20,7 @@ class CTRL(Family, kind="ctrl"):
         "head": {"kind": "lm", "tied": True, "bias": True},
     }
     architectures = ("CTRLLMHeadModel",)
+    tasks = {tasks.SEQUENCE: replace(tasks.SCORE, tensors={"answer": "classifier"})}
     keys = {
         **usual(vocab_size=246534, n_positions=256, n_embd=1280, n_layer=48, n_head=16),
         **usual(resid_pdrop=0.1, embd_pdrop=0.1, initializer_range=0.02, tie_word_embeddings=True),

@@ -10,6 +10,7 @@ class Emu3(Llama, kind="emu3"):
     """Emu3's text model. What reads and draws pictures is not part of it."""
 
     architectures = ("Emu3ForCausalLM",)
+    bodies = ("Emu3TextModel",)
     model_type = "emu3_text_model"
     keys = {
         **like.keys(

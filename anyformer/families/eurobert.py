@@ -1,6 +1,7 @@
 """EuroBERT (Boizard et al. 2025): LLaMA's design as an encoder, for European languages."""
 
 from anyformer.families import llama_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import flag, text, usual
 
 
@@ -14,6 +15,13 @@ class EuroBert(like.LlamaLike, kind="eurobert"):
         "position": {"kind": "rope", "theta": 250000.0},
     }
     architectures = ("EuroBertForMaskedLM",)
+    tasks = {
+        tasks.SEQUENCE: tasks.sequence(
+            "classifier", "dense", activation="gelu",
+            keys={"classifier_pooling": tasks.pooling({"late": "late", "bos": "first", "mean": "mean"})},
+        ),
+        tasks.TOKEN: tasks.token(),
+    }  # fmt: skip
     coded = True
     keys = {
         **like.keys(768, 12, 12, None, 3072, 128256, 8192, eps=1e-5, head_dim=None, attention_bias=False),

@@ -6,111 +6,25 @@ they compare logits with the public class on `small`, take the weights there and
 need not check anything. What it could not say shows when the keys are read back, and is refused by its name.
 """
 
-import difflib
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from anyformer.errors import InputError, SpecError
 from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, public_keys, read_by, without
+from anyformer.families.facts import differences
 from anyformer.families.key_groups import LAYERS, Arrangement, KeyGroup, crossed
 from anyformer.families.statemap import StateMap
 from anyformer.families.tasks import DECODER, Task
-from anyformer.families.towers import Tower, inside, tower_of
-from anyformer.families.unsupported import unsupported
-from anyformer.parts.positions.rope import Rope
+from anyformer.families.towers import Tower
 from anyformer.registry import OpenAxis
-from anyformer.specs.codec import Problems, flatten, write
-from anyformer.specs.embed_head import NoHead, TokenEmbed, TokenHead
-from anyformer.specs.formulas import Scale, evaluate
-from anyformer.specs.layer import Layer
+from anyformer.specs.codec import Problems
+from anyformer.specs.embed_head import NoHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.overrides import vary
-from anyformer.specs.parameters import projects
-from anyformer.specs.stacks import Stack, pattern_of
-
-TRAINING = ("dropout",)
-"""Fields that a forward pass does not read once a model is trained. `init` and `loss` are left out whole."""
-
-
-def facts(spec: ModelSpec) -> dict[str, Any]:
-    """Every choice of a spec that reaches the logits, by name, derived sizes filled in: two specs may say the same in
-    different words. What belongs to a layer is called `<stack>/<layer>/<name>`.
-    """
-    found: dict[str, Any] = {name: getattr(spec, name) for name in ("topology", "vocab", "width", "context")}
-    if spec.topology == "encoder-decoder":
-        # Unset, or the target's size: the same tables.
-        found["source_vocab"] = spec.input_vocab
-    sizes = {"width": spec.width, "depth": spec.depth}
-    embed, head = write(spec.embed), write(spec.head)
-    if isinstance(spec.embed, TokenEmbed):
-        embed |= {"width": spec.embed_width, "scale": _number(spec.embed.scale, sizes)}
-        if not projects(spec):
-            embed |= {"project": None, "project_bias": None}
-    if isinstance(spec.head, TokenHead):
-        head |= {"scale": _number(spec.head.scale, sizes)}
-    found |= _flat("embed", embed) | _flat("head", head) | _flat("ids", write(spec.ids))
-    for stack in spec.stacks:
-        where = f"{stack.name}/"
-        found |= {f"{where}/depth": stack.depth, f"{where}/layers.shared": stack.shared or None}
-        found |= {f"{where}/norm.final": stack.norm.has_final(), f"{where}/norm.embedding": stack.norm.embedding}
-        if stack.norm.has_final() or stack.norm.embedding:
-            found |= _flat(f"{where}/norm.ends", write(stack.norm.leaf))
-        for i, layer in enumerate(stack.layers):
-            found |= _layer(spec, stack, layer, f"{where}{i}/")
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _layer(spec: ModelSpec, stack: Stack, layer: Layer, where: str) -> dict[str, Any]:
-    dims = spec.dims(layer, stack)
-    a = write(layer.attention) | {
-        "kv_heads": dims.kv_heads,
-        "head_dim": dims.head_dim,
-        "pattern": str(pattern_of(stack, layer)),
-        "scale": _number(layer.attention.scale, dims.names()),
-        "bias": "".join(sorted(layer.attention.bias)),
-    }
-    position = write(layer.position)
-    if isinstance(layer.position, Rope):
-        position |= {"dims": layer.position.rotated(dims.head_dim), "fraction": None}
-    ffn = write(layer.ffn) | {"width": dims.ffn_width, "multiple_of": None, "chunk": None}
-    norm = write(layer.norm.leaf) | {
-        "attention_placement": layer.norm.of_attention(),
-        "ffn_placement": layer.norm.of_ffn(),
-    }
-    nodes = {"attention": a, "position": position, "ffn": ffn, "norm": norm, "block": write(layer.block)}
-    return {name: value for node, data in nodes.items() for name, value in _flat(f"{where}{node}", data).items()}
-
-
-def _flat(path: str, data: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in flatten(data, path) if name.rpartition(".")[2] not in TRAINING}
-
-
-def _number(scale: Scale, names: Mapping[str, float]) -> float:
-    # A formula and its number may differ in the last digit.
-    return float(f"{evaluate(scale, names):.12g}")
-
-
-def differences(spec: ModelSpec, other: ModelSpec) -> list[tuple[str, Any, Any]]:
-    """What two specs disagree on: the name, and both values (None: not there), of each name's first layer only."""
-    mine, theirs = facts(spec), facts(other)
-    if mine["topology"] != theirs["topology"]:
-        return [("topology", mine["topology"], theirs["topology"])]
-    found: dict[str, tuple[str, Any, Any]] = {}
-    for name in [*mine, *(name for name in theirs if name not in mine)]:
-        short = name.rpartition("/")[2]
-        if mine.get(name) != theirs.get(name) and short not in found:
-            found[short] = short, mine.get(name), theirs.get(name)
-    # Where kinds differ, or one has no norm at an end, fields differ too, which is no news.
-    if "norm.final" in found or "norm.embedding" in found:
-        found = {short: line for short, line in found.items() if not short.startswith("norm.ends.")}
-    kinds = [short.removesuffix("kind") for short in found if short.endswith(".kind")]
-    return [
-        line for short, line in found.items() if short.endswith(".kind") or not any(short.startswith(k) for k in kinds)
-    ]
 
 
 @dataclass(frozen=True)
@@ -257,10 +171,10 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
             cls.second = vars(cls).get("second", True)
         cls.model_type = cls.model_type or cls.kind
         if "architectures" in vars(cls) and "stem" not in vars(cls):
-            cls.stem = _stem(cls.architectures[0]) if cls.architectures else ""
+            cls.stem = stem_of(cls.architectures[0]) if cls.architectures else ""
         if "architectures" in vars(cls) and "bodies" not in vars(cls):
             two = cls.base.get("topology") == "encoder-decoder"
-            cls.bodies = () if two else (f"{_stem(cls.architectures[0])}Model",)
+            cls.bodies = () if two else (f"{cls.stem}Model",)
         if "keys" in vars(cls) or "groups" in vars(cls):
             cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
@@ -379,7 +293,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
         if own and config.get("architectures") == own:
             return ""
-        stem = _stem(cls.architectures[0])
+        stem = stem_of(cls.architectures[0])
         if cls.coded and all(name.rpartition(".")[2].startswith(stem) for name in named):
             return ""
         return (
@@ -499,63 +413,6 @@ def families() -> list[type[Family]]:
     return [family for family in found if family is not None and family.architectures]
 
 
-def family_of(config: Mapping[str, Any], source: str = "", where: str = "") -> type[Family]:
-    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`.
-
-    Keys are named with `where` in front of them.
-    """
-    if (tower := tower_of(config)) is not None:
-        return inside(tower, family_of({"model_type": tower.text_type(config, source)}, source, "text_config."))
-    named, kind = config.get("architectures"), config.get("model_type")
-    if isinstance(named, list) and named:
-        heads = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
-        known = {name: family for family in families() for name in family.task_classes()} | heads
-        found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
-        if found is None:
-            need = _need(kind)
-            why = (
-                f"architectures: {named!r} has no class that we read{need or _near_class(str(named[0]), known, heads)}"
-            )
-            raise SpecError([why], source)
-        if kind is not None and kind not in (found.model_type, *found.also_types):
-            why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
-            raise SpecError([why], source)
-        return found
-    # Where two classes share a type, it means the first.
-    ordered = sorted(families(), key=lambda f: f.second, reverse=True)
-    types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
-    if not isinstance(kind, str) or kind not in types:
-        if need := _need(kind):
-            raise SpecError([f"{where}model_type: {kind!r} can't be read yet{need}"], source)
-        given = "is missing" if kind is None else f"{kind!r} is unknown"
-        known = _near_class(str(kind), types)
-        why = f"{where}model_type: {given}, and there are no architectures{known}; write the right one"
-        raise SpecError([why], source)
-    return types[kind]
-
-
-def _need(kind: object) -> str:
-    """A clause with what a type that is known and can't be read would need; empty for any other."""
-    need = unsupported().get(kind) if isinstance(kind, str) else None
-    return "" if need is None else f": it needs {need} (anyformer zoo --families lists every type)"
-
-
-def _stem(name: str) -> str:
+def stem_of(name: str) -> str:
     """The name of a class without its head."""
     return re.sub(r"(For[A-Z]\w*|LMHeadModel|ModelWithLMHead|Model|_for_\w+)$", "", name)
-
-
-def _near_class(name: str, known: Iterable[str], listed: Iterable[str] = ()) -> str:
-    """A clause with the class that is spelled nearly so, and all that there are, or those to be listed.
-
-    Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
-    """
-    numbers = re.findall(r"\d+", name)
-    alike: dict[str, str] = {}
-    for option in known:
-        if re.findall(r"\d+", option) == numbers:
-            alike.setdefault(_stem(option).lower(), option)
-    match = difflib.get_close_matches(_stem(name).lower(), alike, n=1, cutoff=0.8)
-    hint = f"; did you mean {alike[match[0]]!r}?" if match else ";"
-    more = ", and most of these with other heads, such as ForSequenceClassification" if listed else ""
-    return f"{hint} (known: {', '.join(sorted(listed or known))}{more})"

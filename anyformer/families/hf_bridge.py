@@ -18,7 +18,7 @@ from anyformer.families.checkpoint import (
     untying,
 )
 from anyformer.families.config_values import REMOTE
-from anyformer.families.family import family_of
+from anyformer.families.lookup import family_of
 from anyformer.families.quantization import quantization_of
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from anyformer.families import llama_like as like
 from anyformer.families import moe_like as moe
+from anyformer.families import tasks
 from anyformer.families.family import Preset, sizes
 from anyformer.families.key_groups import RopeKeys, WindowKeys
 
@@ -27,6 +28,7 @@ class Mixtral(moe.MoeLike, kind="mixtral"):
                note="the base model; v0.3 and the instruct model have 768 tokens more (140,630,071,296)"),
     )  # fmt: skip
     architectures = ("MixtralForCausalLM",)
+    tasks = tasks.GENERIC
     keys = {
         **like.keys(4096, 32, 32, 8, 14336, 32000, 131072, eps=1e-5, head_dim=None, bos_token_id=1, eos_token_id=2),
         **moe.expert_keys(8, 2, count="num_local_experts"),

@@ -74,9 +74,6 @@ def layers(names: list[str], window: str, thetas: Mapping[str, Mapping[str, Any]
 PARTS = {"o": "attn.Wo", "gate_up": "mlp.Wi", "down": "mlp.Wo", "attention_inner": "attn_norm", "ffn_inner": "mlp_norm"}
 
 
-POOLS = {"cls": "first", "mean": "mean"}
-
-
 def heads(**ends: tasks.Task) -> dict[str, tasks.Task]:
     """Tasks behind the layer that its masked-LM head has too."""
     dense = {"dense": "head.dense", "norm": "head.norm", "answer": "classifier"}
@@ -90,13 +87,7 @@ def heads(**ends: tasks.Task) -> dict[str, tasks.Task]:
     }  # fmt: skip
 
 
-POOLING = replace(
-    must(*POOLS),
-    sets=("head.pool",),
-    read=lambda c, name: {"head.pool": POOLS[c[name]]},
-    write=lambda view: next((name for name, pool in POOLS.items() if pool == view.spec.head.pool), "cls"),
-)
-"""Which state the head of a row reads."""
+POOLING = tasks.pooling({"cls": "first", "mean": "mean"})
 
 
 class ModernBertLike(Family):

@@ -1,6 +1,7 @@
 """Persimmon (Adept 2023): LayerNorm also on each head of queries and keys, RoPE on half of a head, squared ReLU."""
 
 from anyformer.families import llama_like as like
+from anyformer.families import tasks
 from anyformer.families.bloom import megatron
 from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.family import Family
@@ -20,6 +21,7 @@ class Persimmon(Family, kind="persimmon"):
         "head": {"kind": "lm"},
     }
     architectures = ("PersimmonForCausalLM",)
+    tasks = tasks.GENERIC
     keys = {
         **usual(vocab_size=262144, hidden_size=4096, intermediate_size=16384, num_hidden_layers=36),
         **usual(num_attention_heads=64, max_position_embeddings=16384, initializer_range=0.02, layer_norm_eps=1e-5),

@@ -2,6 +2,7 @@
 
 from anyformer.families import llama_like as like
 from anyformer.families import moe_like as moe
+from anyformer.families import tasks
 from anyformer.families.config_keys import flag, whole
 from anyformer.families.key_groups import RopeKeys, WindowKeys
 
@@ -11,6 +12,7 @@ class Qwen2Moe(moe.MoeLike, kind="qwen2_moe"):
 
     base = moe.BASE | {"ffn": {"kind": "moe", "shared_gate": True}}
     architectures = ("Qwen2MoeForCausalLM",)
+    tasks = tasks.GENERIC
     keys = {
         **like.keys(2048, 24, 16, 16, 5632, 151936, 32768, head_dim=None),
         **moe.expert_keys(60, 4, width=1408, dense=5632, normalise=False),

@@ -32,7 +32,7 @@ SENTENCE = ("modules.json", "sentence_bert_config.json")
 CONFIG_BYTES, INDEX_BYTES = 2**22, 2**26
 """Longest files that are parsed: published ones are a few kilobytes, and a few megabytes for an index."""
 SHARD = re.compile(r"[\w.-]+\.safetensors")
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.gguf")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 
 
 def read_json(file: Path, most: int) -> dict[str, Any]:
@@ -61,6 +61,10 @@ def shard_names(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if not (folder / INDEX).is_file():
+        if files := sorted(path.name for path in folder.glob("*.gguf")):
+            raise CheckpointError(
+                f"{folder}: holds {files[0]} and no {SINGLE}; give the file itself: {folder / files[0]}"
+            )
         others = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
         if others:
             why = "such files can run code when they are opened, or have another layout"

@@ -165,6 +165,17 @@ def numbered(labels: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{i}" for i in range(labels))
 
 
+def pooling(names: Mapping[str | None, str]) -> Key:
+    """Which state of a row the head reads: what a family calls it -> our name. The first is what an absent key means."""
+    default = next(iter(names))
+    return replace(
+        must(*names),
+        sets=("head.pool",),
+        read=lambda c, name: {"head.pool": names[c[name]]},
+        write=lambda view: next((name for name, pool in names.items() if pool == view.get("head.pool")), default),
+    )
+
+
 def sequence(answer: str, dense: str = "", *, activation: str = "tanh", **more: Any) -> Task:
     """Classes of a row from its first token, through a dense layer where it has a name."""
     return _pooling("sequence", answer, dense, activation, **more)

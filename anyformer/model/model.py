@@ -29,7 +29,7 @@ from anyformer.model.arguments import (
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout, declared_length, document_length, follows, place
 from anyformer.parts.embedding import TokenEmbedding, embedding
-from anyformer.parts.heads import LossRequest, eos_among, head_module, pool_hidden, pooled
+from anyformer.parts.heads import LossRequest, answered, eos_among, head_module, pool_hidden, pooled
 from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.leaf_module import LeafModule
@@ -344,7 +344,7 @@ class Model(nn.Module):
         if self.head is None:
             return out
         if given.labels is None or given.return_logits or not isinstance(head, TokenHead):
-            out.logits = self.head(hidden)
+            out.logits = answered(head, self.head(hidden), layout.valid_BT)
         if given.choices is not None and out.logits is not None:
             rows = (-1, given.choices)
             out.hidden, out.logits = hidden.unflatten(0, rows), out.logits.view(rows)
@@ -355,7 +355,7 @@ class Model(nn.Module):
 
     def _loss(self, out: Output, given: Arguments, labels: Tensor, layout: TokenLayout, *, shift: bool) -> LossTerms:
         """Of the logits; or, if they were not made, of what the head reads."""
-        spec, logits, rows = self.spec, out.logits, out.hidden.shape[:-1]
+        spec, logits, rows = self.spec, out.logits, out.hidden.shape[: 1 if self.spec.head.pools else -1]
         asked = spec.head.problem if isinstance(spec.head, SequenceHead) else None
         if isinstance(spec.head, SequenceHead) and asked is None and labels.is_floating_point():
             asked = "regression" if spec.head.labels == 1 else "multi"
@@ -366,8 +366,6 @@ class Model(nn.Module):
             return (binary_cross_entropy if asked == "multi" else squared_error)(logits, wanted)
         if isinstance(spec.head, AnswerHead):
             rows = (rows[0], 2)
-        elif isinstance(spec.head, ChoiceHead):
-            rows = rows[:1]
         if labels.shape != rows:
             raise InputError(f"labels: expected {tuple(rows)}, got {tuple(labels.shape)}")
         check_whole("labels", labels)

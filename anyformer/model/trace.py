@@ -26,7 +26,7 @@ from anyformer.model.token_layout import TokenLayout
 from anyformer.parts.attention import Attention
 from anyformer.parts.attention_metadata import AttentionMetadata, gather_tokens
 from anyformer.parts.global_attention import put_global_rows
-from anyformer.parts.heads import eos_among, pool_hidden
+from anyformer.parts.heads import answered, eos_among, pool_hidden
 from anyformer.parts.replay import ReplayLog
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.patterns import Tokens
@@ -216,7 +216,8 @@ def trace(
         head: Any = watch.model.head
         ids = next((given[name] for name in ("decoder_input_ids", "input_ids") if given.get(name) is not None), None)
         ends = eos_among(model.spec, None if ids is None else ids.flatten(0, -2))
-        answer: Tensor = head(pool_hidden(model.spec.head, states, valid, given.get("token_types"), ends))
+        read = pool_hidden(model.spec.head, states, valid, given.get("token_types"), ends)
+        answer = answered(model.spec.head, head(read), valid)
         return answer.view_as(output.logits) if model.spec.head.kind == "choice" else answer
 
     with torch.no_grad():

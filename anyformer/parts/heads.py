@@ -171,6 +171,11 @@ def pool_hidden(
             return states_BTD
 
 
+def answered(head: Head, answers: Tensor, valid_BT: Tensor | None) -> Tensor:
+    """The answer for each row, from what the module of a head made of what it reads."""
+    return pooled(answers, valid_BT, "mean") if getattr(head, "pool", "") == "late" else answers
+
+
 def eos_among(spec: ModelSpec, ids_BT: Tensor | None) -> Tensor | None:
     """Where a row has an eos; None if the head does not ask."""
     if getattr(spec.head, "pool", "") != "eos":
@@ -185,6 +190,8 @@ def eos_among(spec: ModelSpec, ids_BT: Tensor | None) -> Tensor | None:
 
 def pooled(states_BTD: Tensor, valid_BT: Tensor | None, pool: Pool, ends_BT: Tensor | None = None) -> Tensor:
     """One vector for each row, from its real tokens. Of a row without an eos ("eos") it is that of the last one."""
+    if pool == "late":
+        return states_BTD
     if pool == "mean":
         return states_BTD.mean(1) if valid_BT is None else mean_over(states_BTD, valid_BT)
     if valid_BT is None and ends_BT is None:

@@ -180,7 +180,7 @@ class Count:
         matrices = sum(w.size for n, w in self.weights.items() if n.startswith("head.") and w.role in roles)
         if isinstance(spec.head, TokenHead) and spec.head.tied:
             matrices += spec.vocab * spec.embed_width
-        return 2 * matrices * (1 if spec.head.pools else context)
+        return 2 * matrices * (1 if spec.head.pools and getattr(spec.head, "pool", "") != "late" else context)
 
     def kv_bytes(
         self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None, chunk: int = 1

@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 from anyformer.specs.axes import Leaf, Position, Problem
 from anyformer.specs.formulas import Scale
 
-Pool = Literal["first", "last", "mean", "eos"]
+Pool = Literal["first", "last", "mean", "eos", "late"]
 POOLED: dict[Pool, str] = {
     "first": "the first state", "last": "the last state", "mean": "mean_t h_t", "eos": "the state at the last eos",
+    "late": "each state, of whose answers this is the mean",
 }  # fmt: skip
 """What a head that pools reads, in an equation."""
 

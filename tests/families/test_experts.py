@@ -101,6 +101,7 @@ def test_expert_that_is_missing_is_named_and_nothing_is_loaded(kind, tmp_path):
         ("qwen3_moe", None, "model.layers.2.mlp.experts.1.down_proj.weight", (32, 11)),
         ("qwen3_moe", 0, "model.layers.2.mlp.experts.gate_up_proj", (5, 24, 31)),
         ("qwen3_moe", 0, "model.layers.2.mlp.experts.down_proj", (4, 32, 12)),
+        ("granitemoe", 0, "model.layers.1.block_sparse_moe.experts.gate_up_proj", (6, 80, 32)),
         ("gpt_oss", None, "model.layers.1.mlp.experts.gate_up_proj", (5, 80, 32)),
         ("dbrx", None, "transformer.blocks.1.ffn.experts.mlp.v1", (59, 32)),
     ],
@@ -191,3 +192,13 @@ def test_layout_is_chosen_by_its_names_also_where_a_file_lacks_the_prefix(tmp_pa
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["Qwen3MoeForCausalLM"]
     again = af.load(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+
+
+def test_folder_with_another_number_of_experts_is_refused_by_shapes_in_its_own_layout(tmp_path):
+    folder_of("qwen3_moe", tmp_path, 0)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_experts": 7}))
+    with pytest.raises(CheckpointError) as info:
+        af.load(tmp_path)
+    assert "model.layers.0.mlp.experts.down_proj: has shape (5, 32, 12), the spec says (7, 32, 12)" in str(info.value)
+    assert "is missing" not in str(info.value)

@@ -54,8 +54,8 @@ def test_save_in_our_own_format_loads_again(model, tmp_path):
 
 
 def test_save_in_an_unknown_format_is_refused(model, tmp_path):
-    with pytest.raises(InputError, match=r"'gguf' is unknown \(known: anyformer, hf\)"):
-        save(model, tmp_path, format="gguf")
+    with pytest.raises(InputError, match=r"'onnx' is unknown \(known: anyformer, hf, gguf\)"):
+        save(model, tmp_path, format="onnx")
 
 
 def test_save_as_hf_over_our_own_format_is_refused(model, tmp_path):

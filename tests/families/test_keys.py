@@ -8,7 +8,8 @@ import pytest
 from anyformer.errors import SpecError
 from anyformer.families.checkpoint import family_for
 from anyformer.families.config_keys import COMMON
-from anyformer.families.family import Family, families, family_of
+from anyformer.families.family import Family, families
+from anyformer.families.lookup import family_of
 from anyformer.families.statemap import (
     HalvesSwapped,
     Joined,
@@ -183,19 +184,19 @@ def test_config_of_the_first_long_phi3_calls_its_scaling_su():
     ("config", "message"),
     [
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM"),
-        ({"architectures": ["BertForQuestionAnswering"], "model_type": "bert"}, "BertForQuestionAnswering"),
+        ({"architectures": ["BertForNextSentencePrediction"], "model_type": "bert"}, "BertForNextSentencePrediction"),
         ({"model_type": "llamma"}, "did you mean 'llama'"),
         ({}, "model_type: is missing, and there are no architectures"),
         ({"architectures": ["LlamaForCausalLM"], "model_type": "mistral"}, "does not go with architectures"),
         ({"architectures": [3]}, "has no class that we read"),
     ],
 )
-def test_config_of_an_unknown_class_lists_the_known_ones(config, message):
+def test_config_of_an_unknown_class_is_refused_and_says_where_all_are_listed(config, message):
     with pytest.raises(SpecError) as info:
         family_of(config)
     assert message in str(info.value)
     if "does not go" not in message:
-        assert "lama" in str(info.value).partition("known: ")[2]
+        assert "anyformer zoo --families lists every type" in str(info.value)
 
 
 def test_config_without_architectures_goes_by_its_model_type():
@@ -361,10 +362,9 @@ def test_tensors_without_a_rule_are_named():
         ({"model_type": "lama"}, "llama"),
     ],
 )
-def test_unknown_class_is_answered_with_near_spellings_only_and_all_that_are_read(config, near):
+def test_unknown_class_is_answered_with_near_spellings_only(config, near):
     with pytest.raises(SpecError) as info:
         family_of(config)
     text = str(info.value)
     assert (f"did you mean {near!r}?" in text) == (near is not None)
     assert ("did you mean" in text) == (near is not None)
-    assert all((kind.architectures[0] if "architectures" in config else kind.model_type) in text for kind in families())

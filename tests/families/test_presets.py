@@ -9,7 +9,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.families.family import differences, facts
+from anyformer.families.facts import differences, facts
 from anyformer.families.zoo import UNDISCLOSED, find, presets
 from tests.families.cases import gathered
 from tests.families.oracle import public_class

@@ -114,6 +114,14 @@ def fp8(out, into, seed, *, block=(20, 24), dtype=torch.float32):
     return {"weight": weight, "weight_scale_inv": scale}, each(out, into, formula), config
 
 
+def fbgemm(out, into, seed):
+    weight = torch.randn(out, into, generator=torch.Generator().manual_seed(seed)).to(torch.float8_e4m3fn)
+    scale = scales(out, 1, seed=seed + 1, dtype=torch.float32)
+    numbers, by = weight.float().tolist(), scale.tolist()
+    stored = {"weight": weight, "weight_scale": scale, "input_scale_ub": torch.tensor([1200.0])}
+    return stored, each(out, into, lambda o, i: numbers[o][i] * by[o][0]), {"quant_method": "fbgemm_fp8"}
+
+
 def compressed(
     out, into, seed, *, form="pack-quantized", bits=4, strategy="group", group=8, symmetric=True, order=False,
     dtype=torch.bfloat16, block=(20, 24),
@@ -178,7 +186,7 @@ def case(make, **more):
 CASES = [
     case(gptq), case(gptq, order="activation"), case(gptq, layout="gptq_v2"), case(gptq, bits=8), case(gptq, bits=2),
     case(awq), case(awq, group=16),
-    case(fp8), case(fp8, block=None), case(fp8, dtype=torch.bfloat16),
+    case(fp8), case(fp8, block=None), case(fp8, dtype=torch.bfloat16), case(fbgemm),
     case(compressed), case(compressed, symmetric=False), case(compressed, order=True), case(compressed, bits=8),
     case(compressed, strategy="channel"), case(compressed, strategy="channel", symmetric=False),
     case(compressed, strategy="tensor"), case(compressed, strategy="tensor", symmetric=False, bits=8),
@@ -560,7 +568,7 @@ def test_peak_of_dequantising_stays_near_the_weight(kind, monkeypatch):
     import anyformer.families.quantization as module
 
     monkeypatch.setattr(module, "CHUNK", 100)
-    makers = {"gptq": gptq, "awq": awq, "fp8": fp8, "compressed-tensors": compressed}
+    makers = {"gptq": gptq, "awq": awq, "fp8": fp8, "fbgemm_fp8": fbgemm, "compressed-tensors": compressed}
     if kind not in makers:
         pytest.skip("it has whole experts for rows")
     stored, wanted, config = makers[kind](40, 32, 3)

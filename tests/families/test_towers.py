@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer.errors import CheckpointError, SpecError
 from anyformer.families.checkpoint import described
-from anyformer.families.family import Family, family_of
+from anyformer.families.family import Family
+from anyformer.families.lookup import family_of
 from anyformer.families.statemap import StateMap
 from anyformer.families.towers import TOWERS
 from tests.families.oracle import answer, lifted, randomise

@@ -131,6 +131,11 @@ SCALINGS = {
         Llama3(factor=32.0, original=256, low=2.0, high=16.0),
         {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 16.0, "original_max_position_embeddings": 256},
     ),
+    # Nothing between long and short waves (Llama 4 Scout).
+    "llama3_step": (
+        Llama3(factor=16.0, low=1.0, high=1.0),
+        {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0, "original_max_position_embeddings": 8192},
+    ),
     "longrope": (
         LongRope(factor=32.0, original=64, short=SHORT, long=LONG),
         {
@@ -242,7 +247,7 @@ def test_rope_scaling_gain_multiplies_what_is_turned(case):
         (Rope(scaling=Yarn(factor=2.0, original=8, beta_fast=1.0)), "scaling.beta_fast"),
         (Rope(scaling=Yarn(factor=2.0, original=8, attention_factor=0.0)), "scaling.attention_factor"),
         (Rope(scaling=LongRope(factor=2.0, original=1, short=(1.0,), long=(1.0,))), "scaling.original"),
-        (Rope(scaling=Llama3(low=4.0)), "scaling.low"),
+        (Rope(scaling=Llama3(low=4.5)), "scaling.low"),
         (Rope(scaling=LongRope(factor=2.0, original=8, short=(1.0, -1.0), long=(1.0, 1.0))), "scaling.short"),
     ],
 )

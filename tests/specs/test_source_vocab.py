@@ -1,7 +1,7 @@
 """A vocabulary of the source's own: what a spec says of it, counts with it, and refuses."""
 
 import anyformer as af
-from anyformer.families.family import differences
+from anyformer.families.facts import differences
 from anyformer.specs.model import ModelSpec
 from anyformer.train.distributed.tensor_parallel import cuts
 from anyformer.verify.shrink import small

@@ -12,7 +12,8 @@ import numpy as np
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.checkpoint import check_exportable, fill, matched, numbers_in, published
-from anyformer.families.family import Family, differences
+from anyformer.families.facts import differences
+from anyformer.families.family import Family
 from anyformer.families.gguf.architectures import ARCHITECTURES, FACTORS, LONG, SHORT, Architecture, llama3_factors
 from anyformer.families.gguf.header import Block, Header, library, read_header
 from anyformer.families.gguf.tensors import ENDS, SHARED_GATE, GgufTensors, names_of, number, spec_of_header
@@ -86,9 +87,9 @@ def written_as(spec: ModelSpec, read_from: str | None = None) -> tuple[Architect
         except SpecError as error:
             found.append((kind, error))
             continue
-        pairs = [
-            (name, mine, theirs) for name, mine, theirs in differences(spec, other) if _single(mine) != _single(theirs)
-        ]
+        # A decoder never begins with it.
+        pairs = [pair for pair in differences(spec, other) if pair[0] != "ids.start"]
+        pairs = [(name, mine, theirs) for name, mine, theirs in pairs if _single(mine) != _single(theirs)]
         if not pairs:
             own = next((other for other, _ in found if other.family == read_from), None)
             if own is not None:

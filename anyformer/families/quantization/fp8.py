@@ -46,11 +46,14 @@ class Fp8(Quantization, kind="fp8"):
         shape = need(held, name, FP8).shape
         if len(shape) not in (2, 3):
             raise StoredError(name, f"has shape {shape}; such files have (out, in) or (experts, out, in)")
-        grids: tuple[tuple[int, ...], ...] = ((), (1,), (1,) * len(shape), shape[:-2])
-        if self.block is not None:
-            grids = ((*shape[:-2], *(-(-size // step) for size, step in zip(shape[-2:], self.block, strict=True))),)
-        need(held, stem + self.scale, (*FLOATS, *POWERS), *grids)
+        need(held, stem + self.scale, (*FLOATS, *POWERS), *self.grids(shape))
         return QuantizedWeight(name, shape, {"weight": name, "scale": stem + self.scale})
+
+    def grids(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The shapes that scales of a weight may have."""
+        if self.block is None:
+            return [(), (1,), (1,) * len(shape), shape[:-2]]
+        return [(*shape[:-2], *(-(-size // step) for size, step in zip(shape[-2:], self.block, strict=True)))]
 
     def rows(self, weight: QuantizedWeight, stored: Mapping[str, Tensor], rows: slice) -> Tensor:
         numbers, scale = stored["weight"][rows].float(), scales(stored["scale"])
@@ -58,6 +61,19 @@ class Fp8(Quantization, kind="fp8"):
             each = scale if scale.numel() == 1 else scale[rows]
             return numbers * (each.flatten()[0] if each.numel() == 1 else each[:, None, None])
         return numbers * spread(scale, self.block, weight.shape, rows)
+
+
+class FbgemmFp8(Fp8, kind="fbgemm_fp8"):
+    """Eight-bit floats with a scale for each output, `X.weight_scale` (out, 1) (Llama 3.1 405B, 2024)."""
+
+    scale = ".weight_scale"
+
+    def grids(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return [(*shape[:-1], 1), shape[:-1]]
+
+    def rows(self, weight: QuantizedWeight, stored: Mapping[str, Tensor], rows: slice) -> Tensor:
+        numbers = stored["weight"][rows].float()
+        return numbers * scales(stored["scale"]).reshape(*weight.shape[:-1], 1)[rows]
 
 
 def scales(stored: Tensor) -> Tensor:
