@@ -83,7 +83,7 @@ def tokenizer_in(header: Header) -> Tokenizer:
             case "gpt2":
                 inner, bos = _byte_level(tokens, given, header.file)
             case "llama":
-                inner, bos = _sentencepiece(tokens, given, named, str(architecture)), True
+                inner, bos = _sentencepiece(tokens, given, named, str(architecture), header.file), True
             case _:
                 raise DataError(f"{header.file}: {PREFIX}model: {kind!r:.40} can't be read (known: gpt2, llama)")
         _add(inner, tokens, types, named)
@@ -100,7 +100,7 @@ def _byte_level(tokens: Sequence[str], given: Mapping[str, Any], file: Path) -> 
             stacklevel=4,
         )
     split = SPLITS.get(pre, SPLITS["default"])
-    model: Any = models.BPE(_vocab(tokens), _pairs(given), ignore_merges=split.whole)
+    model: Any = models.BPE(_vocab(tokens), _pairs(given, file), ignore_merges=split.whole)
     inner = tokenizers.Tokenizer(model)
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split.pattern is None)
     steps: Any = inner
@@ -112,7 +112,7 @@ def _byte_level(tokens: Sequence[str], given: Mapping[str, Any], file: Path) -> 
 
 
 def _sentencepiece(
-    tokens: list[str], given: Mapping[str, Any], named: Mapping[str, str], architecture: str
+    tokens: list[str], given: Mapping[str, Any], named: Mapping[str, str], architecture: str, file: Path
 ) -> tokenizers.Tokenizer:
     gemma = architecture.startswith("gemma")
     if gemma:
@@ -120,10 +120,10 @@ def _sentencepiece(
         tokens = [UNDERLINE * len(token) if token and not token.strip(" ") else token for token in tokens]
     scores: Any = given.get("scores")
     if "merges" not in given and (not isinstance(scores, list) or len(scores) != len(tokens)):
-        raise DataError(f"{PREFIX}scores: is no list of {len(tokens)} numbers")
+        raise DataError(f"{file}: {PREFIX}scores: is no list of {len(tokens)} numbers")
     # Gemma's scores do not follow its merges; the order of its tokens does.
     ranks = [-float(i) for i in range(len(tokens))] if gemma else scores
-    merges = _pairs(given) if "merges" in given else merges_of(tokens, ranks)
+    merges = _pairs(given, file) if "merges" in given else merges_of(tokens, ranks)
     unk = named.get("unk_token")
     model: Any = models.BPE(_vocab(tokens), merges, unk_token=unk, fuse_unk=True, byte_fallback=True)
     inner = tokenizers.Tokenizer(model)
@@ -153,10 +153,10 @@ def _vocab(tokens: Sequence[str]) -> dict[str, int]:
     return {token: i for i, token in enumerate(tokens)}
 
 
-def _pairs(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _pairs(given: Mapping[str, Any], file: Path) -> list[tuple[str, str]]:
     merges = given.get("merges")
     if not isinstance(merges, list) or not all(isinstance(each, str) and " " in each for each in merges):
-        raise DataError(f"{PREFIX}merges: is no list of pairs")
+        raise DataError(f"{file}: {PREFIX}merges: is no list of pairs")
     return [(first, second) for first, _, second in (each.partition(" ") for each in merges)]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from anyformer.families import tasks
-from anyformer.families.config_keys import Key, activation, must, usual, whole
+from anyformer.families.config_keys import Key, activation, must, required, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
 from anyformer.families.statemap import Rule, StateMap, block_rules
@@ -125,3 +125,20 @@ class NarrowBertLike(BertLike):
     @classmethod
     def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
         return (Rule(f"{cls.body}.embeddings_project.{{p}}", f"{spec.stacks[-1].name}.project.{{p}}"),)
+
+
+class Causal(Family):
+    """What makes a decoder of an encoder's family: the same layers and tensors, each token seeing those before it.
+
+    The classes without a head and for other tasks are the encoder's, which a config that `is_decoder` is no longer.
+    """
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        if "kind" in rest:
+            cls.base = cls.base | {"topology": "decoder"}
+            cls.model_type = cls.model_type
+            cls.bodies, cls.tasks = (), {}
+            why = "without it this class lets tokens see later ones"
+            cls.keys = cls.keys | {"is_decoder": required(False, why, "true")}
+            cls.small = cls.small | {"is_decoder": True}
+        super().__init_subclass__(**rest)

@@ -165,6 +165,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
+        if "kind" not in vars(cls):
+            # What several families share is filled in with each of them.
+            return
         if any(vars(relative).get("kind") for relative in cls.__mro__[1:]):
             for name in OWN:
                 setattr(cls, name, vars(cls).get(name, getattr(Family, name)))
@@ -175,8 +178,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         if "architectures" in vars(cls) and "bodies" not in vars(cls):
             two = cls.base.get("topology") == "encoder-decoder"
             cls.bodies = () if two else (f"{cls.stem}Model",)
-        if "keys" in vars(cls) or "groups" in vars(cls):
-            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
+        cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
         for name, key in cls.keys.items():
             if key.default is not None or key.sets[:1] != ("context",):

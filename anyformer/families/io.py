@@ -135,15 +135,16 @@ def stored_dtype(folder: Path, ignore_keys: Sequence[str] = ()) -> torch.dtype:
         with opened(folder) as shards:
             held, shapes = shards.plain, shards.shapes
     else:
-        held = {name: place.dtype for header in headers_of(folder).values() for name, place in header.tensors.items()}
-        shapes = {}
+        places = {name: place for header in headers_of(folder).values() for name, place in header.tensors.items()}
+        held = {name: place.dtype for name, place in places.items()}
+        shapes = {name: place.shape for name, place in places.items()}
     exact = exact_names(folder, shapes, ignore_keys) if len({*held.values()} & {*FLOATS}) > 1 else set[str]()
     found = {dtype for name, dtype in held.items() if name not in exact}
     return widest(found & {*FLOATS}) or torch.float32
 
 
 def exact_names(folder: Path, stored: Mapping[str, tuple[int, ...]], ignore_keys: Sequence[str] = ()) -> set[str]:
-    """Names of stored tensors that stay in float32 when a model is cast; `stored` are shapes in a published folder."""
+    """Names of stored tensors that stay in float32 when a model is cast."""
     with warnings.catch_warnings():
         # Whoever loads the folder is told what its config has besides.
         warnings.simplefilter("ignore", UserWarning)

@@ -233,6 +233,17 @@ DISTILBERT: dict[str, Task] = BERT | {
     ANSWER: answer(dropout="qa_dropout"),
     CHOICE: choice("classifier", "pre_classifier", activation="relu", dropout="seq_classif_dropout"),
 }
+ALBERT: dict[str, Task] = {
+    SEQUENCE: sequence("classifier", "{body}.pooler", dropout="classifier_dropout_prob"),
+    TOKEN: token(dropout="classifier_dropout_prob"),
+    ANSWER: answer(),
+    CHOICE: choice("classifier", "{body}.pooler", dropout="classifier_dropout_prob"),
+}
+_CONTEXT: dict[str, Any] = {"activation": "gelu", "dropout": "cls_dropout", "keys": {"pooler_hidden_act": must("gelu")}}
+DEBERTA: dict[str, Task] = BERT | {
+    SEQUENCE: sequence("classifier", "pooler.dense", **_CONTEXT),
+    CHOICE: choice("classifier", "pooler.dense", **_CONTEXT),
+}
 ELECTRA: dict[str, Task] = ROBERTA | {
     SEQUENCE: sequence("classifier.out_proj", "classifier.dense", activation="gelu"),
     CHOICE: choice("classifier", "sequence_summary.summary", activation="gelu", dropout="summary_last_dropout"),

@@ -33,7 +33,7 @@ class KernelRequest:
     reads_content: bool = False
     """What it adds depends on queries or keys, not on their distance alone."""
     products: bool = False
-    """What it adds holds a product of further vectors."""
+    """What it adds holds a product of further vectors, or a table for each key."""
     softcap: bool = False
     reads_probs: bool = False
     """The position scheme adds to values."""

@@ -58,10 +58,7 @@ class Arguments:
     label_smoothing: float | None = None
     """None: the spec's."""
 
-    choices: int | None = None
-    """Rows that belong together, where a head compares several."""
-
-    def by_row(self, spec: ModelSpec) -> "Arguments":
+    def by_row(self, spec: ModelSpec) -> "ChoiceArguments":
         """Several rows each (batch, choices, tokens) as one row after the other."""
         rows: Tensor | None = getattr(self, spec.embed.reads)
         least = {"input_ids": 3, "values": 4, "pixel_values": 5}[spec.embed.reads]
@@ -72,7 +69,8 @@ class Arguments:
             )
         given = {name: getattr(self, name) for name in CHOSEN}
         flat = {name: one.flatten(0, 1) for name, one in given.items() if one is not None and one.dim() > 2}
-        return dataclasses.replace(self, **flat, choices=rows.shape[1])
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return ChoiceArguments(**own | flat, choices=rows.shape[1])
 
     def source(self, spec: ModelSpec) -> Tensor:
         """What the embedding reads."""
@@ -88,6 +86,14 @@ class Arguments:
         if self.token_types is not None:
             check_per_token("token_types", self.token_types, *found.shape[:2])
         return found
+
+
+@dataclass
+class ChoiceArguments(Arguments):
+    """Those of a head that compares several rows, one row after the other."""
+
+    choices: int = 1
+    """Rows that belong together."""
 
 
 NAMES = tuple(f.name for f in dataclasses.fields(Arguments))

@@ -19,6 +19,7 @@ from anyformer.kernels.loss import (
 )
 from anyformer.model.arguments import (
     Arguments,
+    ChoiceArguments,
     check,
     check_ids,
     check_per_token,
@@ -345,7 +346,7 @@ class Model(nn.Module):
             return out
         if given.labels is None or given.return_logits or not isinstance(head, TokenHead):
             out.logits = answered(head, self.head(hidden), layout.valid_BT)
-        if given.choices is not None and out.logits is not None:
+        if isinstance(given, ChoiceArguments) and out.logits is not None:
             rows = (-1, given.choices)
             out.hidden, out.logits = hidden.unflatten(0, rows), out.logits.view(rows)
         if given.labels is not None:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +43,8 @@ class Attention(FusedInputs):
         self.leaf, self.mixing = position, mixer_of(spec, cross=cross)
         self.rotates, self.rotates_values = position.overrides("rotate"), position.rotates_values()
         self.biases, self.reads_probs = position.biases(), position.reads_probs()
+        self.projects = position.projects()
+        """How many vectors of the position scheme go through the query and the key projection."""
         self.rope_before_cache = not self.mixing.stateful
         """Whether queries and keys are rotated before they are cached; a state takes them as they are."""
         self.scale = evaluate(spec.scale, dims.names())
@@ -246,6 +248,8 @@ class Attention(FusedInputs):
         scores, values = metadata.scores, None
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else metadata.own or {}
+            if any(self.projects):
+                own = {**own, **self.projected(own)}
             if scores is None and self.biases:
                 scores = self.leaf.scores(own, q_BTHK, k_BSGK, QKPositions(mask.q.pos, mask.k.pos), self.scale)
             if self.reads_probs:
@@ -257,6 +261,15 @@ class Attention(FusedInputs):
         if mask.pattern.repeats:
             return run_repeated(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
+
+    def projected(self, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The vectors of the position scheme as queries and as keys, where it asks for them."""
+        made: dict[str, Tensor] = {}
+        vectors_ND = self.leaf.projected_vectors(own)
+        for name, letter, count in zip(("q_NHK", "k_NGK"), "qk", self.projects, strict=True):
+            if count:
+                made[name] = self._modules[letter](vectors_ND).unflatten(-1, (-1, self.dims.head_dim))
+        return made
 
     def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
         """The output of a mixer with a way of its own."""

@@ -56,7 +56,7 @@ def outside(name: str, ids: Tensor, rows: int, limit: str) -> InputError:
 
 
 class TokenEmbedding(nn.Module):
-    """Rows of a table, scaled, projected to the model's width if the table is narrower, plus token types."""
+    """Rows of a table, scaled, projected to the model's width if the table is narrower, plus token types and a task."""
 
     def __init__(self, spec: ModelSpec, embed: TokenEmbed, rows: int | None = None) -> None:
         super().__init__()
@@ -67,6 +67,7 @@ class TokenEmbedding(nn.Module):
         )  # fmt: skip
         kinds, names = embed.token_types, {"name": "token_types", "limit": "embed.token_types"}
         self.types = Embedding(kinds, spec.position_width, **names) if kinds else None
+        self.tasks = Embedding(embed.task_types, spec.position_width) if embed.task_types else None
         early = projects(spec) and embed.project == "first"
         self.project = Linear(spec.embed_width, spec.width, bias=embed.project_bias) if early else None
         self.scale = evaluate(embed.scale, {"width": spec.width, "depth": spec.depth})
@@ -80,6 +81,8 @@ class TokenEmbedding(nn.Module):
             x = self.project(x)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(ids_BT) if types_BT is None else types_BT)
+        if self.tasks is not None:
+            x = x + self.tasks(torch.zeros_like(ids_BT))
         return x
 
 

@@ -22,7 +22,7 @@ class FeedForwardNet(FusedInputs):
         self.leaf, self.reads = leaf, leaf.inputs
         for name in leaf.inputs:
             self.add_module(name, Linear(dims.width, dims.ffn_width, bias=leaf.bias))
-        self.down = Linear(dims.ffn_width, dims.width, bias=leaf.bias)
+        self.down = Linear(dims.ffn_width, dims.width, bias=leaf.biased_down())
 
     def forward(
         self, x_BTD: Tensor, *, norm: Norm | None = None, residual_BTD: Tensor | None = None, inplace: bool = False

@@ -168,6 +168,8 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
     inputs: ClassVar[tuple[str, ...]]
     width: int | None
     bias: bool
+    down_bias: bool | None = None
+    """Whether the projection back has a bias, if that is not what `bias` says."""
     dropout: float
     chunk: int | None = None
     """Tokens that go through the network at a time; None: all at once."""
@@ -183,7 +185,11 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
         inner, found = self.hidden(width), dict[str, ParamSpec]()
         for name in self.inputs:
             found |= linear(name, inner, width, "ffn_in", self.bias)
-        return found | dict(linear("down", width, inner, "ffn_out", self.bias))
+        return found | dict(linear("down", width, inner, "ffn_out", self.biased_down()))
+
+    def biased_down(self) -> bool:
+        """Whether the projection back has a bias."""
+        return self.bias if self.down_bias is None else self.down_bias
 
     def silent(self) -> dict[str, str]:
         """Parameters of `weights` whose gradient is zero by mathematics, with the reason."""
@@ -295,7 +301,8 @@ class QKPositions(NamedTuple):
 
 class ScoreBias(NamedTuple):
     """What a position scheme adds to the scaled score of query t and key s in head h, as kernels can compute it piece
-    by piece: slope_H |gap| + table_BHTN[pick(gap)] + q_side . k_side + column_BHS. Absent terms are None.
+    by piece: slope_H |gap| + table_BHTN[pick(gap)] + q_side . k_side + column_BHS + key_table_BHSN[pick(gap)]. Absent
+    terms are None.
     """
 
     slope_H: Any = None
@@ -311,18 +318,20 @@ class ScoreBias(NamedTuple):
     """A number for each key."""
     reach: int | None = None
     """Gaps at least this far back all have the same index, and so have those this far ahead; None: nobody knows."""
+    key_table_BHSN: Any = None
+    """N numbers for each head and key, of which the gap picks one."""
 
     @property
     def by_distance(self) -> bool:
         """Whether all of it depends on the head and the gap only."""
         table = self.table_BHTN
         one_row = table is None or table.shape[0] == table.shape[2] == 1
-        return one_row and self.q_side_BTHE is None and self.column_BHS is None
+        return one_row and self.q_side_BTHE is None and self.column_BHS is None and self.key_table_BHSN is None
 
     @property
     def learns(self) -> bool:
         """Whether any of it has a gradient."""
-        terms = self.slope_H, self.table_BHTN, self.q_side_BTHE, self.k_side_BSE, self.column_BHS
+        terms = self.slope_H, self.table_BHTN, self.q_side_BTHE, self.k_side_BSE, self.column_BHS, self.key_table_BHSN
         return any(term is not None and term.requires_grad for term in terms)
 
 
@@ -345,7 +354,7 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     reads_content: ClassVar[bool] = False
     """True if `scores` looks at q or k, so that it can't be shared between layers."""
     products: ClassVar[bool] = False
-    """True if `scores` holds a product of vectors of its own."""
+    """True if `scores` holds a product of vectors of its own, or a table for each key."""
     zero_at_itself: ClassVar[bool] = False
     """True if its parameters add nothing to the score of a token with itself."""
     needs_length: ClassVar[bool] = False
@@ -405,6 +414,16 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     def scores(self, own: Params, q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float) -> ScoreBias | None:
         """What is added to the scaled scores."""
         return None
+
+    def projects(self) -> tuple[int, int]:
+        """How many of its vectors a layer sends through its query and its key projection (see `projected_vectors`)."""
+        return 0, 0
+
+    def projected_vectors(self, own: Params) -> Tensor:
+        """Vectors (N,D) that each layer projects as if they were tokens; `scores` finds what was made of them in `own`, as
+        q_NHK and k_NGK.
+        """
+        raise TypeError(f"{type(self).__name__} defines no projected_vectors()")
 
     def values(self, own: Params, like: Tensor) -> ValueTerms | None:
         """What is added to the values, in the dtype of `like`."""

@@ -136,6 +136,7 @@ class Count:
                 read, own = lengths["encoder"], layer.attention.cross_position
                 each, fresh = 2 * dims.heads * dims.head_dim, read if place is None else 0
                 projections += 2 * dims.width * (tokens * each + fresh * 2 * dims.kv_heads * dims.head_dim)
+                projections += self._vector_flops(layer, dims) if own else 0
                 scores += self._score_flops(layer, dims, dims.heads * tokens * read, tokens, own=own)
             ffn += 2 * tokens * layer.ffn.products(dims.width)
         return projections, scores, ffn
@@ -159,7 +160,12 @@ class Count:
             total += chosen * queries
             if place is not None or (chosen and not absorbs(a, layer.position, dims, chosen)):
                 total += tokens * 2 * keys
-        return 2 * dims.width * total
+        return 2 * dims.width * total + self._vector_flops(layer, dims)
+
+    def _vector_flops(self, layer: Layer, dims: Dims) -> int:
+        """Of the vectors of a position scheme that go through the projections once in each pass."""
+        as_queries, as_keys = layer.position.projects()
+        return 2 * dims.width * dims.head_dim * (as_queries * dims.heads + as_keys * dims.kv_heads)
 
     def _score_flops(self, layer: Layer, dims: Dims, pairs: int, length: int, *, own: bool = True) -> int:
         """Of the pairs of all heads."""

@@ -42,6 +42,8 @@ class TokenEmbed(Embed, kind="tokens"):
     """Round the scale to the dtype of the weights first (Gemma)."""
     token_types: int = 0
     """Rows of a second table, added: BERT's segments A and B."""
+    task_types: int = 0
+    """Rows of a third table, of which the first is added to every token: ERNIE's tasks."""
     shared: bool = True
     """In an encoder-decoder: one table for both stacks."""
     position: Position | None = None
@@ -54,8 +56,9 @@ class TokenEmbed(Embed, kind="tokens"):
         project = f"W_p {row}{' + b_p' if self.project_bias else ''}"
         row = project if self.width is not None and self.project == "first" else row
         late = ", W_p after positions and norm" if self.width is not None and self.project == "last" else ""
+        types = f"{' + T[type_t]' if self.token_types else ''}{' + K[0]' if self.task_types else ''}"
         added = "" if self.position is None else f", {self.position.equation()}"
-        return f"x_t = {row}{' + T[type_t]' if self.token_types else ''}{added}{late}"
+        return f"x_t = {row}{types}{added}{late}"
 
 
 @dataclass(frozen=True, kw_only=True)

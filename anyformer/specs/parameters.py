@@ -40,9 +40,9 @@ def _embed(spec: ModelSpec, name: str) -> NamedWeights:
         case embed_head.TokenEmbed() as embed:
             rows = spec.vocab if name == "decoder_embed" else spec.input_vocab
             yield f"{name}.tokens.weight", ParamSpec(shape=(rows, spec.embed_width), role="embedding")
-            if embed.token_types:
-                shape = embed.token_types, spec.position_width
-                yield f"{name}.types.weight", ParamSpec(shape=shape, role="embedding")
+            for table, count in (("types", embed.token_types), ("tasks", embed.task_types)):
+                if count:
+                    yield f"{name}.{table}.weight", ParamSpec(shape=(count, spec.position_width), role="embedding")
             if projects(spec) and embed.project == "first":
                 yield from linear(f"{name}.project", spec.width, spec.embed_width, "project", embed.project_bias)
         case embed_head.PatchEmbed() as embed:
@@ -192,11 +192,15 @@ def silent(spec: ModelSpec) -> dict[str, str]:
             prefix = f"{stack.name}.blocks.{block}"
             runs = [i for i, use in enumerate(stack.uses) if use == block]
             rotates = layer.position.overrides("rotate")
-            reasons |= _silent_keys(layer, f"{prefix}.attention.body", rotates, cross=False)
+            # Keys that meet vectors of the position scheme are told apart by what is added to all of them.
+            met = layer.position.projects()[0] > 0
+            if not met:
+                reasons |= _silent_keys(layer, f"{prefix}.attention.body", rotates, cross=False)
             reasons |= {f"{prefix}.ffn.body.{name}": why for name, why in layer.ffn.silent().items()}
             if stack.cross:
                 crosses = rotates and layer.attention.cross_position
-                reasons |= _silent_keys(layer, f"{prefix}.cross.body", crosses, cross=True)
+                if not (met and layer.attention.cross_position):
+                    reasons |= _silent_keys(layer, f"{prefix}.cross.body", crosses, cross=True)
             if all(alone[i] or unbiased[i] for i in runs):
                 why = (
                     "a token that sees only itself gives itself the weight 1, whatever its score, or has no bias there"

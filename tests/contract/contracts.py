@@ -249,12 +249,12 @@ def teacher_forced(spec: ModelSpec) -> None:
 def gradients(spec: ModelSpec) -> None:
     """Every parameter gets a finite gradient that is not zero, except those that mathematics silences: they are zero.
 
-    A ReLU can be dead for one set of weights, so a parameter has three chances to move.
+    A ReLU can be dead for one set of weights, so a parameter has six chances to move.
     """
     model, quiet = model_of(spec), silent(spec)
     waiting = {name for name, _ in model.named_parameters()} - quiet.keys()
     try:
-        for seed in range(3):
+        for seed in range(6):
             randomise(model, seed)
             model.zero_grad()
             result = answers(alone(model, document(spec, length_of(spec), 4 + seed)))
@@ -270,7 +270,7 @@ def gradients(spec: ModelSpec) -> None:
             waiting -= {name for name, size in sizes.items() if size > 1e-12}
             if not waiting:
                 return
-        raise AssertionError(f"no gradient for any of 3 sets of weights: {sorted(waiting)}")
+        raise AssertionError(f"no gradient for any of 6 sets of weights: {sorted(waiting)}")
     finally:
         randomise(model, 0).zero_grad(set_to_none=True)
 

@@ -22,6 +22,7 @@ FIXED = {
     # Defaults of these are sized for long texts; here every bucket, row and clip must be reached by 20 tokens.
     ("position", "t5"): {"buckets": 8, "max_distance": 20},
     ("position", "shaw"): {"clip": 5},
+    ("position", "disentangled"): {"buckets": 8, "max_distance": 14},
     ("position", "axial"): {"rows": 8, "columns": 8},
     ("rope scaling", "dynamic"): {"original": 8, "factor": 3.0},
     ("rope scaling", "yarn"): {"original": 8, "factor": 4.0},
@@ -157,9 +158,12 @@ def ffn_table(rng: random.Random, dropout: bool) -> dict[str, Any]:
     return table | ({"dropout": 0.2} if dropout else {})
 
 
+COMPARING = ("choice",)
+"""Heads that compare rows: a batch has three dimensions, which no test of any spec expects."""
+
+
 def head_table(rng: random.Random, topology: str) -> dict[str, Any]:
-    # Of one that compares rows a batch has three dimensions, which nobody expects of any spec.
-    kind = rng.choice(("lm", "lm", "lm", *(kind for kind in Head.kinds() if kind != "choice")))
+    kind = rng.choice(("lm", "lm", "lm", *(kind for kind in Head.kinds() if kind not in COMPARING)))
     table = leaf_table(rng, Head, kind)
     if kind == "lm":
         table |= {"scale": rng.choice((1.0, "1/sqrt(width)", 0.5))} | ({"softcap": 4.0} if rng.random() < 0.2 else {})

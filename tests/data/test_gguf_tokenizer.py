@@ -195,6 +195,7 @@ def test_damaged_tokenizer_is_refused_with_the_file(keys, words, tmp_path):
     with pytest.raises(DataError) as caught:
         tokenizer_in(header)
     assert words in str(caught.value)
+    assert "x.gguf" in str(caught.value)
 
 
 def spec(vocab):

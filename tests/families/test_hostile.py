@@ -303,6 +303,9 @@ def test_links_of_the_hub_s_cache_stay_inside(good, tmp_path):
         shutil.copy(good / name, blobs / name)
         (snapshot / name).symlink_to(f"../../blobs/{name}")
     assert load(snapshot).spec == load(good).spec
+    (snapshot / "1_Pooling").mkdir()
+    (snapshot / "1_Pooling" / "config.json").symlink_to("../../../blobs/config.json")
+    assert inside(snapshot / "1_Pooling" / "config.json", snapshot / "1_Pooling")
     (snapshot / "config.json").unlink()
     (snapshot / "config.json").symlink_to(good / "config.json")
     with pytest.raises(CheckpointError, match=r"is a link to .* outside of its folder"):

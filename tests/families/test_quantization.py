@@ -563,14 +563,12 @@ def test_whole_numbers_without_a_config_that_explains_them_are_refused(tmp_path)
         load(tmp_path)
 
 
-@pytest.mark.parametrize("kind", Quantization.kinds())
+@pytest.mark.parametrize("kind", [kind for kind in Quantization.kinds() if kind != "mxfp4"])
 def test_peak_of_dequantising_stays_near_the_weight(kind, monkeypatch):
     import anyformer.families.quantization as module
 
     monkeypatch.setattr(module, "CHUNK", 100)
     makers = {"gptq": gptq, "awq": awq, "fp8": fp8, "fbgemm_fp8": fbgemm, "compressed-tensors": compressed}
-    if kind not in makers:
-        pytest.skip("it has whole experts for rows")
     stored, wanted, config = makers[kind](40, 32, 3)
     method = quantization(config)
     header = {f"x.{name}": Header(tensor) for name, tensor in stored.items()}

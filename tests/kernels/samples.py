@@ -131,6 +131,17 @@ def _sides(queries: int, keys: int, heads: int) -> Made:
     return {"scores": ScoreBias(q_side_BTHE=leaves[0], k_side_BSE=leaves[1], column_BHS=leaves[2])}, leaves
 
 
+def _table_of_keys(queries: int, keys: int, heads: int) -> Made:
+    table = random(2, heads, keys, 9, seed=14).requires_grad_()
+    return {"scores": ScoreBias(pick=near, key_table_BHSN=table)}, [table]
+
+
+def _disentangled(queries: int, keys: int, heads: int) -> Made:
+    of_queries, of_keys = random(2, heads, queries, 9, seed=11), random(1, heads, keys, 9, seed=14)
+    leaves = [t.requires_grad_() for t in (of_queries, of_keys)]
+    return {"scores": ScoreBias(table_BHTN=leaves[0], pick=near, key_table_BHSN=leaves[1])}, leaves
+
+
 def _values(queries: int, keys: int, heads: int) -> Made:
     table = random(9, 8, seed=11).requires_grad_()
     return {"values": ValueTerms(table, near)}, [table]
@@ -155,11 +166,13 @@ ADDED: dict[str, Callable[[int, int, int], Made]] = {
     "table_of_queries": _table_of_queries,
     "shared_table_of_queries": _shared_table_of_queries,
     "sides": _sides,
+    "table_of_keys": _table_of_keys,
+    "disentangled": _disentangled,
     "values": _values,
     "shaw": _shaw,
     "sink": _sink,
 }
-"""What may be done to scores, one thing at a time, and Shaw's two."""
+"""What may be done to scores, one thing at a time, and Shaw's and DeBERTa's two."""
 
 
 def run(kernel: Kernel | None, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, **rest: Any) -> Tensor:

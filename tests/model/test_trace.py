@@ -164,7 +164,7 @@ def test_trace_of_global_tokens_shows_what_their_own_projections_see(monkeypatch
     assert_close("formula", weights.sum(-1), torch.ones_like(weights.sum(-1)))
 
 
-@pytest.mark.parametrize("position", ["none", "rope", "alibi", "t5", "shaw", "xl"])
+@pytest.mark.parametrize("position", ["none", "rope", "alibi", "t5", "shaw", "xl", "disentangled"])
 def test_trace_weights_made_in_pieces_equal_those_made_at_once(position, monkeypatch):
     model = small(position=position, **{"attention.pattern": "causal & window(4)"})
     mask = torch.ones_like(IDS)

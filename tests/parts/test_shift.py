@@ -19,6 +19,8 @@ VARIANTS = {
     "shaw sine": {"kind": "shaw", "vectors": "sine", "clip": 3},
     "shaw keys": {"kind": "shaw", "on_values": False, "shared": True},
     "xl shared": {"kind": "xl", "shared": True},
+    "disentangled in each layer": {"kind": "disentangled", "shared": False, "buckets": None, "max_distance": 5},
+    "disentangled on keys": {"kind": "disentangled", "on_queries": False, "norm": "layernorm"},
     "rope interleaved": {"kind": "rope", "layout": "interleaved"},
     "rope partial": {"kind": "rope", "fraction": 0.5},
     "rope on values": {"kind": "rope", "on_values": True},
@@ -67,7 +69,7 @@ def test_variants_of_this_file_hold_every_rope_scaling():
 
 
 def test_relative_schemes_are_those_that_the_papers_call_so():
-    papers = {"none": True, "shaw": True, "xl": True, "t5": True, "alibi": True, "rope": True}
+    papers = {"none": True, "shaw": True, "xl": True, "t5": True, "alibi": True, "rope": True, "disentangled": True}
     papers |= {"sinusoidal": False, "learned": False, "axial": False}
     assert {kind: Position.named(kind)().relative for kind in papers} == papers
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anyformer.specs import Mixer, ModelSpec, Pattern, rules
-from anyformer.specs.rules import Finding, divisors
+from anyformer.specs.findings import Finding, divisors
 from tests.specs.small import data_with, problems_of, problems_with, small
 
 pytestmark = pytest.mark.quick
@@ -85,8 +85,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"layers": {"shared": "all", "0": {"position": "none"}}},
         "layers.shared: layers 0 and 1 share their parameters, but differ in position; make them equal, or give them "
         "different names"),
+    "global projections of vectors": (
+        {"topology": "encoder", "position": "disentangled", "attention.pattern": "window(3) | global_tokens(2)",
+         "attention.global_projections": True},
+        "attention.global_projections: can't be had with position 'disentangled', whose vectors go through one query and "
+        "key projection"),
     "embed width": ({"embed": {"kind": "tokens", "width": 0}}, "embed.width: 0 is not at least 1"),
     "token types": ({"embed": {"kind": "tokens", "token_types": -1}}, "embed.token_types: -1 is not at least 0"),
+    "task types": ({"embed": {"kind": "tokens", "task_types": -1}}, "embed.task_types: -1 is not at least 0"),
     "projection of nothing": (
         {"embed": {"kind": "tokens", "project": "last"}},
         "embed.project: has no effect: embed.width is the model's width, so nothing is projected"),

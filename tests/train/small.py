@@ -24,6 +24,8 @@ VARIANTS = {
     "t5": {"position": {"kind": "t5"}},
     "shaw": {"position": {"kind": "shaw"}},
     "xl": {"position": {"kind": "xl"}},
+    "disentangled": {"position": {"kind": "disentangled", "buckets": 8, "max_distance": 20}},
+    "shared layers": {"layers": {"shared": "all"}},
     "softcap": heads(softcap=3.0),
     "parallel": {"block": {"wiring": "parallel"}},
     "chunk": {"ffn": {"kind": "swiglu", "chunk": 16}},

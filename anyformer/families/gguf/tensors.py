@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXPERT = re.compile(r"\.experts\.(\d+)\.")
 SHARED_GATE = "ffn_gate_inp_shexp.weight"
 """A matrix of one row, which is a list there."""
-CHUNK = 1 << 22
+CHUNK = 1 << 20
 """Weights that are dequantised at a time."""
 PLAIN = ("F32", "F16", "BF16")
 ROPE_TENSORS = (FACTORS, LONG, SHORT)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Read = Callable[[str], "Tensor"]
-CHUNK = 1 << 24
+CHUNK = 1 << 22
 """Weights that are dequantised at a time, so that their fp32 copies stay small beside a model."""
 FLOATS = ("F64", "F32", "F16", "BF16")
 INT32, INT8, BYTES = ("I32",), ("I8",), ("U8",)

@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.pipelines.rows import Row, check_text, listed
+from anyformer.generation.pipelines.rows import Reader, Row, check_text, listed
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.pipelines.text_classification import TextClassification
 from anyformer.specs.embed_head import SequenceHead
 
 TEMPLATE = "This example is {}."
 
 
-class ZeroShotClassification(TextClassification):
+class ZeroShotClassification(Reader):
     """`pipe(text, ["sports", "politics"])`: how well each label goes with a text (Yin et al. 2019)."""
 
     def __init__(self, source: Source) -> None:
@@ -36,7 +35,7 @@ class ZeroShotClassification(TextClassification):
         self.entailment = named[0] if named else head.labels - 1
         self.contradiction = head.labels - 1 if self.entailment == 0 else 0
 
-    def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __call__(
         self,
         sequences: str | Sequence[str],
         candidate_labels: str | Sequence[str],
@@ -76,6 +75,9 @@ class ZeroShotClassification(TextClassification):
             for i, text in enumerate(given)
         ]
         return found[0] if alone else found
+
+    def marks(self, row: Row) -> list[int]:
+        return [1] + [0] * (len(row.ids) - 1)
 
     def _scored(self, text: str, labels: list[str], logits_LC: Tensor, multi_label: bool) -> dict[str, Any]:
         if multi_label or len(labels) == 1:

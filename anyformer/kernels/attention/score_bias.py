@@ -19,12 +19,14 @@ def gaps(where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE) -> Tensor:
 def score_bias(terms: ScoreBias, where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE) -> Tensor | None:
     """(B or 1, H, T or 1, S): the sum of all terms for some queries and keys; None if there is none."""
     found: list[Tensor] = []
-    if terms.slope_H is not None or terms.table_BHTN is not None:
+    if terms.slope_H is not None or terms.pick is not None:
         gap_BTS = gaps(where, rows, columns)
         if terms.slope_H is not None:
             found.append(terms.slope_H[:, None, None] * gap_BTS[:, None].abs())
         if terms.table_BHTN is not None:
             found.append(picked(terms, gap_BTS, rows))
+        if terms.key_table_BHSN is not None:
+            found.append(picked_by_key(terms, gap_BTS, columns))
     if terms.q_side_BTHE is not None:
         q_BTHE, k_BSE = terms.q_side_BTHE[:, rows], terms.k_side_BSE[:, columns]
         found.append(torch.einsum("bthe,bse->bhts", q_BTHE, k_BSE.expand(q_BTHE.shape[0], -1, -1)))
@@ -46,6 +48,14 @@ def picked(terms: ScoreBias, gap_BTS: Tensor, rows: Any = WHOLE) -> Tensor:
     return table.gather(-1, index_BTS[:, None].expand(batch, heads, queries, keys))
 
 
+def picked_by_key(terms: ScoreBias, gap_BTS: Tensor, columns: Any = WHOLE) -> Tensor:
+    """What the table of each key holds for these gaps, (B,H,T,S)."""
+    index_BST, table = table_index(terms, gap_BTS).transpose(1, 2), terms.key_table_BHSN[:, :, columns]
+    batch, heads = max(table.shape[0], index_BST.shape[0]), table.shape[1]
+    index = index_BST[:, None].expand(batch, heads, *index_BST.shape[1:])
+    return table.expand(batch, *table.shape[1:]).gather(-1, index).transpose(2, 3)
+
+
 def value_part(terms: ValueTerms, probs_BHTS: Tensor, where: QKPositions) -> Tensor:
     """What the weights take from the values' own table, (B,T,H,K)."""
     index = terms.pick(gaps(where))[:, None].expand(probs_BHTS.shape)
@@ -54,22 +64,22 @@ def value_part(terms: ValueTerms, probs_BHTS: Tensor, where: QKPositions) -> Ten
     return (by_gap @ table).transpose(1, 2)
 
 
-Sums = tuple[Any, Any, Any, Any, Any]
-"""Of slope, table, query side, key side and column, those that are asked for; else None."""
+Sums = tuple[Any, Any, Any, Any, Any, Any]
+"""Of slope, table, query side, key side, column and table of keys, those that are asked for; else None."""
 
 
 def sums_for(terms: ScoreBias, wanted: tuple[bool, ...]) -> Sums:
     """Zeros to add gradients up in, one for each term."""
-    each = (terms.slope_H, terms.table_BHTN, terms.q_side_BTHE, terms.k_side_BSE, terms.column_BHS)
-    slope, table, q_side, k_side, column = (
+    each = terms.slope_H, terms.table_BHTN, terms.q_side_BTHE, terms.k_side_BSE, terms.column_BHS, terms.key_table_BHSN
+    slope, table, q_side, k_side, column, by_key = (
         torch.zeros_like(term) if asked and term is not None else None for term, asked in zip(each, wanted, strict=True)
     )
-    return slope, table, q_side, k_side, column
+    return slope, table, q_side, k_side, column, by_key
 
 
 def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreBias, where: QKPositions, rows: slice, columns: slice) -> None:
     """Add what the gradient of a tile's scores means for each term."""
-    slope, table, q_side, k_side, column = sums
+    slope, table, q_side, k_side, column, by_key = sums
     batch, heads, queries, keys = moved_BHTS.shape
     if slope is not None:
         slope += (moved_BHTS * gaps(where, rows, columns)[:, None].abs()).sum((0, 2, 3))
@@ -97,6 +107,12 @@ def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreBias, where: QKPositions,
         k_side[:, columns] += of_keys.sum_to_size(k_side[:, columns].shape)
     if column is not None:
         column[:, :, columns] += moved_BHTS.sum(2).sum_to_size(column[:, :, columns].shape)
+    if by_key is not None:
+        index_BST = table_index(terms, gaps(where, rows, columns)).transpose(1, 2)
+        index = index_BST[:, None].expand(batch, heads, keys, queries)
+        by_gap = moved_BHTS.new_zeros(batch, heads, keys, by_key.shape[3])
+        by_gap = by_gap.scatter_add_(-1, index, moved_BHTS.transpose(2, 3))
+        by_key[:, :, columns] += by_gap.sum_to_size(by_key[:, :, columns].shape)
 
 
 def table_index(terms: ScoreBias, gap_BTS: Tensor) -> Tensor:

@@ -164,7 +164,7 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     with no_autocast(q_BTHK):
         return _Tiled.apply(
             job, seed, q_BTHK, k_BSGK, v_BSGK, terms.own.get("sink_H"), scores.slope_H, scores.table_BHTN,
-            scores.q_side_BTHE, scores.k_side_BSE, scores.column_BHS, None if values is None else values.table_NK,
+            scores.q_side_BTHE, scores.k_side_BSE, scores.column_BHS, scores.key_table_BHSN, None if values is None else values.table_NK,
         )  # fmt: skip
 
 
@@ -209,6 +209,7 @@ class Parts(NamedTuple):
     q_side_BTHE: Any
     k_side_BSE: Any
     column_BHS: Any
+    key_table_BHSN: Any
     values_NK: Any
 
 
@@ -225,9 +226,10 @@ class Whole(NamedTuple):
     def of(cls, job: Job, parts: Parts) -> Self:
         exact = torch.promote_types(parts.q.dtype, torch.float32)
         q, k, v = (x.transpose(1, 2).to(exact).contiguous() for x in parts[:3])
-        slope, table, q_side, k_side, column = (None if x is None else x.to(exact) for x in parts[4:9])
+        slope, table, q_side, k_side, column, by_key = (None if x is None else x.to(exact) for x in parts[4:10])
         values = None if parts.values_NK is None else parts.values_NK.to(exact)
-        return cls(q * job.scale, k, v, ScoreBias(slope, table, job.index, q_side, k_side, column), values)
+        bias = ScoreBias(slope, table, job.index, q_side, k_side, column, key_table_BHSN=by_key)
+        return cls(q * job.scale, k, v, bias, values)
 
 
 def forward(job: Job, seed: Tensor | None, parts: Parts) -> tuple[Tensor, Tensor]:
@@ -283,7 +285,7 @@ def backward(
     # What all weights of a query have in common: the softmax takes their mean off.
     mean = (back * out).sum(-1, keepdim=True)
     q_grad, k_grad, v_grad = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-    sums = sums_for(scores, wanted[4:9])
+    sums = sums_for(scores, wanted[4:10])
     values_grad = None if values_NK is None else torch.zeros_like(values_NK)
     for stripe in job.plan:
         rows = slice(stripe.first, stripe.last)

@@ -1,11 +1,12 @@
 """Gated feed-forwards: down(act(gate(x)) * up(x)) (Shazeer 2020, eqs. 5-6); the activated branch is the gate."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from anyformer.parts.ffns.plain import FORMULAS, linear
-from anyformer.specs.axes import Activation, ActivationName, FeedForward, Tensor
+from anyformer.specs.axes import Activation, ActivationName, FeedForward, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class Gated(FeedForward):
     """Unset: 8/3 of the model's width, rounded up to `multiple_of`, for about the parameters of an ungated one."""
     multiple_of: int = 64
     bias: bool = False
+    down_bias: bool | None = None
+    """Whether the projection back has a bias, where that is not what `bias` says of all (GTE)."""
     dropout: float = 0.0
     """Dropout on the inner activation."""
     chunk: int | None = None
@@ -29,6 +32,11 @@ class Gated(FeedForward):
     """Cut the gate above this and the other branch to +- this (gpt-oss 7, Phi-3-small 20)."""
     offset: float = 0.0
     """Added to the branch that is not activated (gpt-oss and Phi-3-small: 1)."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.down_bias is not None and self.down_bias == self.bias:
+            yield "down_bias", f"has no effect: bias is {str(self.bias).lower()} for all projections; leave it out"
 
     def hidden(self, width: int) -> int:
         return math.ceil(8 * width / 3 / self.multiple_of) * self.multiple_of if self.width is None else self.width
@@ -41,7 +49,7 @@ class Gated(FeedForward):
         up += f" + {self.offset:g}" if self.offset else ""
         gate = f"{formula.partition('(')[0]}({gate})"
         known = f", {formula}" if "=" in formula else ""
-        return f"y = W_down ({gate} * ({up})){' + b_down' if self.bias else ''}{known}"
+        return f"y = W_down ({gate} * ({up})){' + b_down' if self.biased_down() else ''}{known}"
 
     def activation(self) -> Activation | None:
         return Activation(self.act, self.clamp, self.offset) if self.act else None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from anyformer.specs.axes import FeedForward, ParamSpec, Problem, linear
 from anyformer.specs.layer import default
 
-OURS = ("width", "bias", "dropout", "chunk")
+OURS = ("width", "bias", "down_bias", "dropout", "chunk")
 """What is set once for all experts, beside them and not in them."""
 
 

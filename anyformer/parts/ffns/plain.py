@@ -1,9 +1,10 @@
 """Ungated feed-forwards: down(act(up(x))) (Vaswani et al. 2017, eq. 2), one class for each activation."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.specs.axes import Activation, ActivationName, FeedForward, Tensor
+from anyformer.specs.axes import Activation, ActivationName, FeedForward, Problem, Tensor
 
 FORMULAS: dict[ActivationName, str] = {
     "none": "",
@@ -34,10 +35,17 @@ class Plain(FeedForward):
     width: int | None = None
     """Unset: 4 times the model's width."""
     bias: bool = False
+    down_bias: bool | None = None
+    """Whether the projection back has a bias, where that is not what `bias` says of all (GTE)."""
     dropout: float = 0.0
     """Dropout on the inner activation."""
     chunk: int | None = None
     """Tokens that go through the network at a time, so that no more inner activations are alive; unset: all at once."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.down_bias is not None and self.down_bias == self.bias:
+            yield "down_bias", f"has no effect: bias is {str(self.bias).lower()} for all projections; leave it out"
 
     def hidden(self, width: int) -> int:
         return 4 * width if self.width is None else self.width
@@ -45,7 +53,7 @@ class Plain(FeedForward):
     def equation(self) -> str:
         formula = FORMULAS[self.act] if self.act else ""
         inner = f"{(formula or self.kind).partition('(')[0]}({linear('up', self.bias)})"
-        return f"y = W_down {inner}{' + b_down' if self.bias else ''}" + (f", {formula}" if formula else "")
+        return f"y = W_down {inner}{' + b_down' if self.biased_down() else ''}" + (f", {formula}" if formula else "")
 
     def activation(self) -> Activation | None:
         return Activation(self.act) if self.act else None

@@ -23,9 +23,8 @@ MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgu
 LENGTHS = ("dynamic", "longrope")
 """Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
 
-COUNTED = (
-    "roberta", "longformer", "mpnet", "reformer", "camembert", "data2vec_text", "roberta_prelayernorm", "xlm_roberta", "xlm_roberta_xl"
-)  # fmt: skip
+ROBERTAS = ("roberta", "camembert", "data2vec_text", "roberta_prelayernorm", "xlm_roberta", "xlm_roberta_xl")
+COUNTED = ("longformer", "mpnet", "reformer", *ROBERTAS, *(f"{kind}_decoder" for kind in ROBERTAS))
 """Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
 RIGHT = ("turned-values", "reformer", "llama4_text")
 """Variants and kinds that know absolute positions while their public class takes none: padding must stand on the right."""
@@ -44,7 +43,7 @@ def gathered(name: str) -> dict[str, Any]:
 
 def variants(kind: str) -> dict[str, dict[str, Any]]:
     """The variants of a family."""
-    found = [module for module in MODULES if module.__name__ == f"{__name__}.{kind}"]
+    found = [module for module in MODULES if module.__name__ == f"{__name__}.{kind.replace('-', '_')}"]
     return getattr(found[0], "VARIANTS", {}) if found else {}
 
 
