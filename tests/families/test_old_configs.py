@@ -282,6 +282,14 @@ def test_public_keys_are_those_of_the_pinned_release():
     assert maker("public_keys").table() == public_keys(), UPDATE
 
 
+ASKED = {
+    "vision_aspect_ratio", "vision_feature_layer", "vision_feature_select_strategy", "output_cross_attentions",
+    "decoder_start_token_id", "start_token_id",
+}  # fmt: skip
+"""Names that the library asks every config for on the way: defaults of arguments that a text model has no use for, and
+with what an answer begins."""
+
+
 @pytest.mark.parametrize("kind", [family.kind for family in families() if read_by(family.architectures[0])])
 def test_public_keys_hold_every_name_that_a_class_is_seen_to_read(kind, monkeypatch):
     family = Family.named(kind)
@@ -298,7 +306,7 @@ def test_public_keys_hold_every_name_that_a_class_is_seen_to_read(kind, monkeypa
     if "input_ids" in theirs.forward.__code__.co_varnames:
         ids = torch.randint(3, 58, (1, 9))
         answer(theirs, input_ids=ids, **({"decoder_input_ids": ids} if theirs.config.is_encoder_decoder else {}))
-    missed = {name for name in seen if not name.startswith("_")} - read_by(family.architectures[0])
+    missed = {name for name in seen if not name.startswith("_")} - read_by(family.architectures[0]) - ASKED
     assert not missed
     assert len(seen) > 10
 
