@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import each, embed_width, must, number, required, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
@@ -44,6 +45,11 @@ class Albert(like.BertLike, kind="albert"):
         note="with the masked-LM head and without the pooler; shared parameters are counted once",
     )  # fmt: skip
     architectures = ("AlbertForMaskedLM", "AlbertForPreTraining")
+    tasks = {
+        **like.BertLike.tasks,
+        tasks.SEQUENCE: tasks.sequence("classifier", "{body}.pooler"),
+        tasks.CHOICE: tasks.choice("classifier", "{body}.pooler"),
+    }
     body, head = "albert", ("predictions", "dense", "LayerNorm")
     unread = (r"(albert\.)?pooler\.(weight|bias)", r"sop_classifier\.classifier\.(weight|bias)")
     keys = like.keys(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
@@ -32,6 +33,7 @@ class MPNet(like.BertLike, kind="mpnet"):
                note="with the masked-LM head and without the pooler"),
     )  # fmt: skip
     architectures = ("MPNetForMaskedLM",)
+    tasks = tasks.ROBERTA
     body, head = "mpnet", ("lm_head", "dense", "layer_norm")
     parts = (
         like.PARTS | {name: f"attention.attn.{name}" for name in "qkvo"} | {"attention_after": "attention.LayerNorm"}
