@@ -101,7 +101,7 @@ def key(kind: str, architecture: str, variant: str) -> str:
     return f"| {kind} | {architecture} | {variant} |"
 
 
-def results(report: Callable[[str], None]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+def results(report: Callable[[str], object]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """Kind, public class, variant, and for each column a figure, True, None (does not apply) or an exception."""
     from tests.families.cases import cases
     from tests.families.test_parity import Case
@@ -118,7 +118,7 @@ def results(report: Callable[[str], None]) -> Iterator[tuple[str, str, str, dict
             yield kind, case.family.architectures[0], variant, found
 
 
-def head_results(report: Callable[[str], None]) -> Iterator[tuple[str, str, Any]]:
+def head_results(report: Callable[[str], object]) -> Iterator[tuple[str, str, Any]]:
     """Kind, class, and its figure or an exception, of every class with another head."""
     from tests.families import test_tasks
 

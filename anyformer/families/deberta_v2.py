@@ -1,6 +1,6 @@
 """DeBERTa, versions 2 and 3 (He et al. 2020, 2021): BERT with disentangled attention instead of a table of positions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +28,9 @@ def scale_of(terms: int) -> str:
     return f"1/sqrt({1 + terms} * head_dim)"
 
 
-def terms_of(value: object) -> list[str]:
+def terms_of(value: str | Sequence[str] | None) -> list[str]:
     """The terms of a text such as `p2c|c2p`, or of a list."""
-    return [part.strip() for part in value.lower().split("|")] if isinstance(value, str) else list(value or [])  # type: ignore[call-overload]
+    return [part.strip() for part in value.lower().split("|")] if isinstance(value, str) else list(value or [])
 
 
 def _terms() -> Key:

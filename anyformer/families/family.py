@@ -227,12 +227,12 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         task = cls.task_in(config)
         keys = COMMON | cls.keys | ({} if task is None else task.all_keys())
         values = Values(without(config, [REMOTE]), keys, problems, read_by(reader or cls.architectures[0]))
-        values.bare = cls.is_body(config)
+        values.bare = cls.is_body(config) if task is None else task.encoder
         own = {} if problems.found else cls.read(values)
         if own and task is not None:
             own = cls.with_task(task, values, own)
             own |= {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
-        if own and values.bare:
+        elif own and values.bare:
             own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
             own |= {"head": {"kind": NoHead.kind}} | {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
         return (read_ids(values, own["vocab"]) | own if own else own), values

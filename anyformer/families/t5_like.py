@@ -51,7 +51,7 @@ INSIDE = ("", "transformer.")
 """Where two of its classes have the body."""
 TASKS = tasks.BART | {
     tasks.SEQUENCE: replace(tasks.BART[tasks.SEQUENCE], moved=INSIDE),
-    tasks.TOKEN: tasks.token(encoder=True, moved=INSIDE, keys={"is_encoder_decoder": must(True, False)}),
+    tasks.TOKEN: tasks.token(encoder=True, moved=INSIDE),
 }
 
 
