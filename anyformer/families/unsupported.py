@@ -41,6 +41,7 @@ NEEDS: dict[str, str] = {
     "predictions of several future tokens by streams": "prophetnet",
     "permuted factorisations with two streams": "xlnet",
     "cross-attention to an image": "git mllama",
+    "image tokens beside those of the text (its text model alone, emu3_text_model, is read)": "emu3",
     "an input that is no text (images or sound)": (
         "audioflamingo3 fuyu glmasr got_ocr2 granite_speech granite_speech_plus modernvbert moshi "
         "moss_transcribe_diarize musicflamingo musicgen musicgen_melody nemo_speechlm neomme phi4_multimodal qwen2_audio "
