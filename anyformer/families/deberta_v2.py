@@ -28,9 +28,9 @@ def scale_of(terms: int) -> str:
     return f"1/sqrt({1 + terms} * head_dim)"
 
 
-def terms_of(value: object) -> list[str]:
+def terms_of(value: str | list[str] | None) -> list[str]:
     """The terms of a text such as `p2c|c2p`, or of a list."""
-    return [part.strip() for part in value.lower().split("|")] if isinstance(value, str) else list(value or [])  # type: ignore[call-overload]
+    return [part.strip() for part in value.lower().split("|")] if isinstance(value, str) else value or []
 
 
 def _terms() -> Key:
