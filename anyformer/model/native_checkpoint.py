@@ -102,7 +102,8 @@ def load(
     # Files that were written before families were kept have none.
     model.family = metadata.get("family")
     written = folder / SPEC
-    if written.is_file() and written.read_bytes() != spec.to_toml().encode():
+    # An earlier version may have written fewer fields.
+    if written.is_file() and written.read_bytes() not in (metadata["spec"].encode(), spec.to_toml().encode()):
         warnings.warn(
             f"{written} is not the spec that {WEIGHTS} was saved with; the model is built from the latter. "
             "To change a spec, load it, vary it and build.",

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,16 @@ from anyformer.train.distributed.sharded_checkpoint import fill, gathered_conten
 from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.ranks import ALONE, Meshes, Ranks, joined
 from anyformer.train.resolve import Needs, needs
-from anyformer.train.run_state import Progress, RunState, check_resume, extension, machine, order_of, versions
+from anyformer.train.run_state import (
+    Progress,
+    RunState,
+    check_resume,
+    extension,
+    machine,
+    order_of,
+    versions,
+    with_defaults,
+)
 from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 
 CONFIG = "config.toml"
@@ -259,6 +268,7 @@ class Components:
             self._describe(new=True)
             return Progress(), None
         before = RunState.from_data(found.state, str(found.folder))
+        before = replace(before, spec=with_defaults(before.spec, self.spec))
         longer = extension(before, self.config)
         check_resume(before, now, self.folder, () if longer is None else longer.keys)
         if longer is not None and longer.words:

@@ -10,7 +10,7 @@ import json
 import platform
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
@@ -20,6 +20,8 @@ import torch
 from anyformer.data.dataset import Batch
 from anyformer.errors import CheckpointError
 from anyformer.optim.schedule import Schedule
+from anyformer.specs.codec import flatten
+from anyformer.specs.model import ModelSpec
 from anyformer.train.config import Config, only_warned
 
 
@@ -120,6 +122,24 @@ def _cpu() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def with_defaults(stored: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
+    """A stored spec by dotted names, with the defaults of fields that a spec has had only since it was stored.
+
+    Names of labels, which come from the data and compute nothing, are taken as they are.
+    """
+    new = ((name, value) for name, value in flatten(spec.to_data()) if name not in stored)
+    return {name: value for name, value in new if name == "head.names" or _is_default(spec, name)} | dict(stored)
+
+
+def _is_default(spec: ModelSpec, path: str) -> bool:
+    *parents, last = path.split(".")
+    node: Any = spec
+    for name in parents:
+        node = getattr(node, name, None)
+    defaults = {field.name: field.default for field in fields(node)} if is_dataclass(node) else {}
+    return last in defaults and getattr(node, last) == defaults[last]
 
 
 def differences(old: RunState, new: RunState) -> tuple[list[str], list[str], list[str]]:

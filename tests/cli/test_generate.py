@@ -193,7 +193,7 @@ def failed(capsys, *arguments: str) -> tuple[int, str]:
 def test_generate_names_what_is_missing_in_one_line(run, tmp_path, capsys):
     status, err = failed(capsys, str(tmp_path / "nowhere"), "x")
     assert (status, err.count("\n")) == (2, 1)
-    assert "nowhere: there is no such folder; give the folder of a trained model" in err
+    assert "nowhere: there is no such folder; give a trained model: the folder" in err
     status, err = failed(capsys, str(tmp_path), "x")
     assert (status, err.count("\n")) == (2, 1)
     assert "holds no model" in err

@@ -42,7 +42,7 @@ def leaf_table(rng: random.Random, axis: type[OpenAxis], kind: str, head_dim: in
     table: dict[str, Any] = {"kind": kind} | FIXED.get((axis.axis, kind), {})
     for name, (hint, field) in fields_of(axis.named(kind)).items():
         required = field.default is MISSING and field.default_factory is MISSING
-        if name in table or (axis is Embed and name == "position") or not (required or rng.random() < 0.4):
+        if name in table or (axis.axis, name) in LATER or not (required or rng.random() < 0.4):
             continue
         inner, _ = optional(hint)
         if is_axis(inner):
@@ -65,6 +65,10 @@ def leaf_table(rng: random.Random, axis: type[OpenAxis], kind: str, head_dim: in
 
 ELSEWHERE = ("dropout", "width", "eps", "token_types", "clamp", "offset_up")
 """Numbers that are drawn where they belong, or whose size would hide what is tested."""
+
+
+LATER = (("embed", "position"), ("ffn", "down_bias"))
+"""Fields that a spec gets after it was drawn, so that they change no other draw."""
 
 
 def maybe(rng: random.Random, chance: float, value: Any) -> Any:
@@ -260,6 +264,16 @@ def added_positions(spec: ModelSpec, rng: random.Random) -> ModelSpec:
         return spec
 
 
+def other_bias(spec: ModelSpec, rng: random.Random) -> ModelSpec:
+    """The spec, or one whose feed-forwards have a bias on the way back only, or on the way in only."""
+    if rng.random() < 0.8:
+        return spec
+    try:
+        return spec.vary({"ffn.down_bias": not spec.ffn.bias})
+    except SpecError:
+        return spec
+
+
 def shared_layers(spec: ModelSpec, rng: random.Random) -> ModelSpec:
     """The spec, or that of a model whose layers share parameters, as about a quarter have of those that can."""
     order = rng.choice(("all", "all", "one, other", "one, rest other"))
@@ -279,6 +293,7 @@ def draw(seed: int) -> ModelSpec:
     for _ in range(400):
         try:
             spec = two_vocabularies(ModelSpec.from_data(draw_table(rng, topology)), random.Random(-1 - seed))
+            spec = other_bias(spec, random.Random(-3000 - seed))
             return shared_layers(added_positions(spec, random.Random(-2000 - seed)), random.Random(-1000 - seed))
         except SpecError:
             continue

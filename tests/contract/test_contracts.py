@@ -110,6 +110,7 @@ def test_random_specs_reach_the_hard_cases():
         "chunks": any("chunked(" in str(x.attention.pattern) for x in layers),
         "mixed positions": any(len({x.position for x in stack.layers}) > 1 for s in specs for stack in s.stacks),
         "length-dependent rope": any(x.position.needs_length for x in layers),
+        "one bias of a feed-forward": any(x.ffn.down_bias is not None for x in layers),
         "shared layers": sum(any(stack.shared for stack in s.stacks) for s in specs) >= 40,
         "shared layers that differ": any(len(set(stack.shared)) > 1 for s in specs for stack in s.stacks),
         "positions added and in layers": any(s.embed.position is not None and s.position.acts() for s in specs),

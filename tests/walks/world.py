@@ -348,6 +348,9 @@ class World:
             floats = torch.float64 if self.dtype == torch.float64 else torch.float32
             found = torch.randn(rows, *self.shape, generator=generator, dtype=torch.float64).to(floats)
             return found.to(self.device)
+        if self.spec.head.kind == "qa":
+            # The first and the last token of an answer.
+            return torch.randint(0, self.tokens, (rows, 2), generator=generator).to(self.device)
         ids = inputs.get("decoder_input_ids", inputs.get("input_ids"))
         cells = self.shape[:-1] if self.spec.head.pools or ids is None else (ids.shape[1],)
         found = torch.randint(0, self.shape[-1], (rows, *cells), generator=generator)
