@@ -10,6 +10,7 @@ from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
 
 EVERY = "sliding_window_pattern"
+ROPE = RopeKeys()
 
 
 def _is_local(c: Values, i: int) -> bool:
@@ -34,7 +35,7 @@ class Exaone4(like.LlamaLike, kind="exaone4"):
             null=True,
         ),
     }
-    groups = (RopeKeys(), WindowKeys(window=4096, is_local=_is_local, everywhere=NOPE))
+    groups = (ROPE, WindowKeys(window=4096, is_local=_is_local, everywhere=NOPE))
     tensors = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.OUTPUT_NORMS)
     small = like.small(num_hidden_layers=4, sliding_window=5, sliding_window_pattern=3, rope_theta=500.0)
 
@@ -44,7 +45,10 @@ class Exaone4(like.LlamaLike, kind="exaone4"):
         if window is not None and c["layer_types"] is None and not (is_whole(every) and every > 0):
             c.problems.add(EVERY, f"{every!r} is not a whole number of at least 1, and there are no layer_types")
         found = super().read(c)
-        return without_idle_rope(found | ({"position.kind": "rope"} if window is None else {}))
+        if window is None:
+            # Then the layers without a window have positions too.
+            found |= {"position.kind": "rope", **ROPE.read(c)}
+        return without_idle_rope(found)
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:

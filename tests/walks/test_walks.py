@@ -11,6 +11,7 @@ import anyformer.generation.generate as generating
 from anyformer.model.model import Model
 from anyformer.train.optim import Optimizers
 from anyformer.train.train_step import TrainStep
+from tests.contract.draw import BASE
 from tests.quick import few
 from tests.walks.actions import ACTIONS
 from tests.walks.reading import moved_by_rounded_scores
@@ -175,8 +176,9 @@ def test_walks_have_an_action_for_each_spec_and_a_spec_for_each_action():
 def test_walks_know_how_far_rounded_scores_move_an_answer():
     """Clipped queries and keys are often orthogonal to the last bit, and normalised ReLU then divides rounding by eps."""
     moved = []
-    for changes in ({}, {"attention.mixer.kind": "softmax"}):
-        model = af.build(spec_of(39).vary(changes), seed=0).eval()
+    for mixer in ("relu", "softmax"):
+        spec = af.spec(BASE, {"attention.mixer.kind": mixer, "attention.clip_qkv": 0.6, "position.kind": "rope"})
+        model = af.build(spec, seed=0).eval()
         with torch.no_grad():
             for name in ("q", "k"):
                 model.get_parameter(f"decoder.blocks.0.attention.body.{name}.weight").mul_(1000)
