@@ -1,10 +1,12 @@
 """Loading a checkpoint, here and in transformers: time, and memory beyond that after the imports.
 
     python bench/load.py [--megabytes 500] [--rounds 5]
+    python bench/load.py --tensors 60000 --rounds 2
 
 A random Llama directory in fp32 is written to a temporary folder. Each load is a process of its own, in turns; the best
 time of the rounds and the largest peak of memory count. Weights are views of the file on both sides and are read when
 they are first used, so a load is also measured with one forward pass of 16 tokens behind it, which reads them all.
+With `--tensors` it is a Qwen3-MoE with about so many tensors, a small one for each expert and projection: what names cost.
 The limit of memory is 1.15 times the file; that of time is a plain read of the file, which is in the system's cache.
 """
 
@@ -16,6 +18,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from safetensors import safe_open
 
 LIMIT = 1.15
 
@@ -40,7 +44,7 @@ def measure(side, folder):
         af.spec(folder)
         load = af.load
     else:
-        from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401
+        from transformers import AutoModelForCausalLM, LlamaForCausalLM, Qwen3MoeForCausalLM  # noqa: F401
         from transformers.utils import logging
 
         logging.disable_progress_bar()
@@ -68,13 +72,29 @@ def write(folder, megabytes):
     af.save(af.build(spec), folder, format="hf")
 
 
+def write_experts(folder, tensors):
+    """A Qwen3-MoE with about so many tensors."""
+    import anyformer as af
+
+    depth = 48
+    spec = af.spec("qwen3-30b-a3b", {
+        "width": 64, "depth": depth, "vocab": 1000, "attention.heads": 4, "attention.kv_heads": 2, "attention.head_dim": 16,
+        "ffn.width": 16, "ffn.experts": max(8, round(tensors / (3 * depth))),
+    })  # fmt: skip
+    af.save(af.build(spec), folder, format="hf")
+
+
 def main():
     parser = argparse.ArgumentParser(description="Time and memory of loading, against transformers.")
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tensors", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        write(folder, given.megabytes)
+        if given.tensors:
+            write_experts(folder, given.tensors)
+        else:
+            write(folder, given.megabytes)
         return compare(folder, given.rounds)
 
 
@@ -97,7 +117,9 @@ def compare(folder, rounds):
             found[side].append(json.loads(done.stdout))
     sums = {round(each["sum"], 2) for side in sides for each in found[side]}
     assert len(sums) == 1, f"the sides disagree: {sums}"
-    print(f"{size / 2**20:.0f} MiB in fp32; plain read {plain:.3f} s; best of {rounds}, in turns")
+    with safe_open(file, framework="np") as stored:
+        count = len(stored.keys())
+    print(f"{count:,} tensors, {size / 2**20:.0f} MiB in fp32; plain read {plain:.3f} s; best of {rounds}, in turns")
     for name, words in (("load", "load"), ("use", "load and one forward pass")):
         ours, theirs = (min(each[name] for each in found[side]) for side in sides)
         # A load by itself reads next to nothing of the file, so only the second is held against reading all of it.

@@ -217,17 +217,16 @@ def fill(
                 parameters[name].detach().zero_()
             continue
         held, first = placed[entry.theirs], parameters[entry.ours[0]]
+        place, file = entry.op.place(first), stored.plain_file(held) if isinstance(stored, Shards) else None
+        alone = place is first and lies_alone(first)
+        if file is not None and file.holds(held, first.dtype) and entry.op.keeps(entry.shapes) and not alone:
+            # Past the view of the file, whose pages would stay in memory beside the copy.
+            file.read_into(held, place.detach())
+            continue
         theirs = stored[held]
         if not theirs.is_floating_point():
             told = f"{CONFIG} has no quantization_config that says what its numbers stand for"
             raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}, and {told}")
-        place = entry.op.place(first)
-        straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
-        file = stored.plain_file(held) if isinstance(stored, Shards) else None
-        if straight and file is not None and not (place is first and lies_alone(first)):
-            # Past the view of the file, whose pages would stay in memory beside the copy.
-            file.read_into(held, place.detach())
-            continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
             if place is parameters[name]:

@@ -56,6 +56,10 @@ class TensorFile:
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
 
+    def holds(self, name: str, dtype: torch.dtype) -> bool:
+        """Whether a tensor is stored in a dtype, by the header alone."""
+        return DTYPES.get(self.header.tensors[name].dtype) is dtype
+
     def view(self, name: str) -> Tensor:
         """A tensor, on the CPU, as a view of the file."""
         with self._reading(name):
