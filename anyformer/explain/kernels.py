@@ -88,6 +88,9 @@ def requests(
             kind.pattern if phase == "training" else kind.evaluated, queries, keys, heads=heads, layer=number
         )
         request, asked = asks(kind, mask), None
+        if phase == "paged decoding":
+            # Keys are gathered in whole blocks, so that even a window of one token has several.
+            request = replace(request, phase="decode")
         if phase == "paged decoding" and len(cache_specs(spec, stack)[first].streams) == 2:
             mask = attention_mask(kind.pattern, queries, queries, heads=heads, layer=number)
             mask.shape = "pattern"
