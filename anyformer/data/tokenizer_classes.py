@@ -39,12 +39,18 @@ class Class:
     """
     older: tuple[str, str] = ("", "")
     """The same where the settings ask for `legacy_behaviour`."""
+    keeps: bool = False
+    """Whether a template of tokenizer.json stands, and `around` is only for a file without one."""
     forgets: bool = False
     """Whether a template of tokenizer.json is dropped; only the flags add something."""
     plain: bool = False
     """Whether special tokens lose their flags, such as `lstrip`."""
     sentinels: bool = False
     """Whether it adds `<extra_id_0>` and so on, as many as `extra_ids` says, where the files list no special tokens."""
+    extras: tuple[str, ...] = ()
+    """Special tokens without a name that it has where the files list none."""
+    joins: bool = False
+    """Whether `extras` also join those that special_tokens_map.json lists as `additional_special_tokens`."""
 
 
 def _byte_level(*, normalizer: Any = None, split: Any = None) -> Steps:
@@ -96,6 +102,16 @@ def _bert(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, s
     return normalizer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(prefix="##")
 
 
+def _pieces(inner: tokenizers.Tokenizer) -> list[tuple[str, float]]:
+    """The vocabulary of a Unigram model."""
+    return [(piece, score) for piece, score in json.loads(inner.to_str())["model"]["vocab"]]
+
+
+def _set_unk(inner: tokenizers.Tokenizer, unk: int, vocab: list[tuple[str, float]] | None = None) -> None:
+    """Builds the Unigram model anew, since the id of a piece that is not known can't be changed."""
+    inner.model = models.Unigram(_pieces(inner) if vocab is None else vocab, unk, False)
+
+
 def _unigram(*, words: bool) -> Steps:
     def build(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
         split, decoder = _metaspace(blank=not words or bool(settings.get("add_prefix_space", True)))
@@ -105,21 +121,56 @@ def _unigram(*, words: bool) -> Steps:
     return build
 
 
-def _metaspace(*, blank: bool) -> tuple[Any, Any]:
+def _metaspace(*, blank: bool, otherwise: str = "never") -> tuple[Any, Any]:
     """Pre-tokenizer and decoder: a space is a sign of the word after it; `blank`: so is the beginning of a text."""
-    scheme = "always" if blank else "never"
+    scheme = "always" if blank else otherwise
     steps = (pre_tokenizers.Metaspace, decoders.Metaspace)
     split, decoder = (step(UNDERLINE, prepend_scheme=scheme, split=True) for step in steps)
     return split, decoder
 
 
 def _big_bird(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
-    vocab = [(piece, score) for piece, score in json.loads(inner.to_str())["model"]["vocab"]]
-    unk = (named["unk_token"], 0.0)
-    inner.model = models.Unigram(vocab, vocab.index(unk) if unk in vocab else 100, False)
+    _find_unk(inner, named["unk_token"], otherwise=100)
     strip, blanks = normalizers.Strip(left=False, right=False), normalizers.Replace(Regex(r" {2,}"), UNDERLINE)
     blank = bool(settings.get("add_prefix_space", True))
     return normalizers.Sequence([strip, blanks]), *_metaspace(blank=blank)
+
+
+def _find_unk(inner: tokenizers.Tokenizer, unk: str, *, otherwise: int) -> None:
+    """The id of unknown pieces is that of `unk`, if its score is 0."""
+    vocab = _pieces(inner)
+    _set_unk(inner, vocab.index((unk, 0.0)) if (unk, 0.0) in vocab else otherwise, vocab)
+
+
+def _camembert(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
+    vocab = _pieces(inner)
+    _set_unk(inner, next((at for at, (piece, _) in enumerate(vocab) if piece == named["unk_token"]), 0), vocab)
+    return _unigram(words=True)(inner, settings, named)
+
+
+def _albert(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
+    _set_unk(inner, 1)
+    accents = [] if settings.get("keep_accents") else [normalizers.NFKD(), normalizers.StripAccents()]
+    lower = [normalizers.Lowercase()] if settings.get("do_lower_case", True) else []
+    kept, words, decoder = _unigram(words=True)(inner, settings, named)
+    quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    return normalizers.Sequence([*quotes, *accents, *lower, *([] if kept is None else [kept])]), words, decoder
+
+
+def _deberta_v2(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
+    _find_unk(inner, named["unk_token"], otherwise=settings.get("unk_id", 1))
+    lower = [normalizers.Lowercase()] if settings.get("do_lower_case") else []
+    blanks = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+    normalizer = normalizers.Sequence([*lower, blanks, normalizers.NFC(), normalizers.Strip(left=False, right=True)])
+    marks = [pre_tokenizers.Punctuation("isolated")] if settings.get("split_by_punct") else []
+    split, decoder = _metaspace(blank=bool(settings.get("add_prefix_space", True)), otherwise="first")
+    return normalizer, pre_tokenizers.Sequence([*marks, split]), decoder
+
+
+def _xglm(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
+    _set_unk(inner, 3)
+    normalizer, _, _ = _spaced(lines=False)(inner, settings, named)
+    return normalizer, *_metaspace(blank=bool(settings.get("add_prefix_space", True)))
 
 
 def _reformer(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
@@ -178,10 +229,10 @@ SENTENCE = ("{cls_token}:0 $A:0 {sep_token}:0", "{cls_token}:0 $A:0 {sep_token}:
 _GPT2 = Class(steps=_byte_level(), files=BPE_FILES, named=GPT2_END)
 PAIRED = ("{cls_token} $A {sep_token}", "{cls_token} $A {sep_token} {sep_token} $B {sep_token}")
 _ROBERTA = Class(steps=_byte_level(), files=BPE_FILES, named=ROBERTA, around=PAIRED)
-_BERT = Class(
-    steps=_bert, model="WordPiece", files=(WORDPIECE_FILE,), around=SENTENCE,
-    named={"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
-)  # fmt: skip
+ENDED = ("{bos_token} $A {eos_token}", "{bos_token} $A {eos_token} {eos_token} $B {eos_token}")
+BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+CLS_SEP = BERT | {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+_BERT = Class(steps=_bert, model="WordPiece", files=(WORDPIECE_FILE,), around=SENTENCE, named=BERT)
 BEFORE = ("{src_lang} $A {eos_token}", "{src_lang} $A $B {eos_token}")
 AFTER = ("$A {eos_token} {src_lang}", "$A $B {eos_token} {src_lang}")
 """The token of a text's language, before it or at its end."""
@@ -221,6 +272,10 @@ CLASSES: dict[str, Class] = {
     "RobertaTokenizer": _ROBERTA, "BartTokenizer": _ROBERTA, "LEDTokenizer": _ROBERTA, "LongformerTokenizer": _ROBERTA,
     "MvpTokenizer": _ROBERTA,
     "BertTokenizer": _BERT, "DistilBertTokenizer": _BERT, "ElectraTokenizer": _BERT,
+    "MPNetTokenizer": Class(
+        steps=_bert, model="WordPiece", files=(WORDPIECE_FILE,), around=PAIRED, flags=MASK,
+        named=ROBERTA | {"unk_token": "[UNK]"},
+    ),
     "LlamaTokenizer": Class(steps=_llama, named=LLAMA),
     "CodeLlamaTokenizer": Class(
         steps=_code_llama, named=LLAMA | INFILLING, around=("{bos_token} $A", "{bos_token} $A {bos_token}:1 $B:1")
@@ -244,9 +299,20 @@ CLASSES: dict[str, Class] = {
     ),
     "ReformerTokenizer": Class(steps=_reformer, named={"eos_token": "</s>", "unk_token": "<unk>"}),
     "OpenAIGPTTokenizer": Class(steps=_openai_gpt, files=BPE_FILES, named={"unk_token": "<unk>"}),
-    "XLMRobertaTokenizer": Class(
-        steps=_unigram(words=True), model="Unigram", named=ROBERTA,
-        around=("{bos_token} $A {eos_token}", "{bos_token} $A {eos_token} {eos_token} $B {eos_token}"),
+    "XLMRobertaTokenizer": Class(steps=_unigram(words=True), model="Unigram", named=ROBERTA, around=ENDED),
+    "CamembertTokenizer": Class(
+        steps=_camembert, model="Unigram", named=ROBERTA, around=ENDED, flags=MASK,
+        extras=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+    ),
+    "AlbertTokenizer": Class(
+        steps=_albert, model="Unigram", named=CLS_SEP | {"unk_token": "<unk>", "pad_token": "<pad>"}, around=SENTENCE,
+        keeps=True,
+    ),
+    "DebertaV2Tokenizer": Class(steps=_deberta_v2, model="Unigram", named=CLS_SEP, around=SENTENCE),
+    "XGLMTokenizer": Class(
+        steps=_xglm, model="Unigram", around=("{eos_token} $A", "{eos_token} $A {eos_token} {eos_token} $B"),
+        named={name: token for name, token in ROBERTA.items() if name != "mask_token"},
+        extras=tuple(f"<madeupword{i}>" for i in range(7)), joins=True,
     ),
 }  # fmt: skip
 """Classes that do not take a tokenizer.json as it is, and are built here as transformers builds them."""

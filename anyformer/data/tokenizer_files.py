@@ -90,6 +90,9 @@ def _specials(settings: Settings, older: Settings, built: Class) -> tuple[dict[s
                 lists = f"{ADDITIONAL} lists {numbered} <extra_id_...>"
                 raise DataError(f"extra_ids: is {count}, but {lists}; make them agree")
             held[ADDITIONAL] = given if numbered else [*given, *(f"<extra_id_{i}>" for i in range(count))]
+    if built.extras and EXTRA not in held and (built.joins or held.get(ADDITIONAL) is None):
+        given = held.get(ADDITIONAL) or []
+        held[ADDITIONAL] = [*given, *(token for token in built.extras if token not in map(content, given))]
     more = held.get(EXTRA, held.get(ADDITIONAL))
     if more is not None and not isinstance(more, list):
         raise DataError(f"{EXTRA}: is {type(more).__name__}; it must be a list of tokens, or a table of named ones")
@@ -174,6 +177,8 @@ def read_published(folder: Path) -> dict[str, Any]:
         spoken = settings.get("src_lang")
         known_by |= {"src_lang": spoken} if isinstance(spoken, str) else {}
         around = built.older if settings.get("legacy_behaviour") and built.older[0] else built.around
+        if built.keeps and inner.post_processor is not None:
+            around = ("", "")
         if built.steps is not None:
             steps: Any = inner
             steps.normalizer, steps.pre_tokenizer, steps.decoder = built.steps(inner, settings, known_by)

@@ -17,7 +17,7 @@ TEXTS = [
     "Once upon a time", "the cat sat on the mat.", " a leading blank", "  two  blanks  inside ", "", " ", "\n", "\n\n x",
     "In 1984, 12  345 cats\t6", "NA\u00cfVE Caf\u00e9 e\u0301cole", "\u6f22\u5b57 \u4e2d", "emoji \U0001f600 here", "don't I'LL they're",
     "    return self.x\n\n\n  y", "a<s> b </s>c", "x<|endoftext|>y <|endoftext|>", "[CLS] a [SEP]b [MASK] c", "the <mask> cat<pad>",
-    "<unk>[UNK] <bos>a", "tail blank ",
+    "<unk>[UNK] <bos>a", "tail blank ", "``quoted'' words",
 ]  # fmt: skip
 """Blanks, digits, accents, other scripts, and special tokens that are spelled out."""
 NAMES = {
@@ -27,6 +27,9 @@ NAMES = {
     "cohere": ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
     "bigbird": ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
     "neox": ("<|endoftext|>", "<|padding|>"),
+    "mpnet": ("<s>", "<pad>", "</s>", "[UNK]", "<mask>"), "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<s>", "</s>", "<mask>"),
+    "xglm": ("<s>", "<pad>", "</s>", "<unk>", "<madeupword0>", "<madeupword3>"),
 }  # fmt: skip
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
@@ -77,15 +80,13 @@ def ended_words(*, vocab: int = 200) -> tokenizers.Tokenizer:
     return inner
 
 
-def unigram(names, *, vocab: int = 120) -> tokenizers.Tokenizer:
+def unigram(names, *, vocab: int = 120, unk: str = "<unk>") -> tokenizers.Tokenizer:
     """T5's and XLM-R's kind."""
     inner = tokenizers.Tokenizer(models.Unigram())
     inner.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
     inner.pre_tokenizer = pre_tokenizers.Metaspace()
     inner.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocab, special_tokens=list(names), unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=vocab, special_tokens=list(names), unk_token=unk, show_progress=False)
     inner.train_from_iterator(CORPUS, trainer)
     return inner
 

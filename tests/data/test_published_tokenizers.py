@@ -54,6 +54,11 @@ def written(kind: str) -> str:
         "cased": lambda: word_pieces(NAMES["bert"], lowercase=False),
         "t5": lambda: unigram(NAMES["t5"]),
         "xlmr": lambda: unigram(NAMES["xlmr"]),
+        "mpnet": lambda: word_pieces(NAMES["mpnet"]),
+        "camembert": lambda: unigram(NAMES["camembert"]),
+        "albert": lambda: unigram(NAMES["albert"]),
+        "deberta": lambda: unigram(NAMES["bert"], unk="[UNK]"),
+        "xglm": lambda: unigram(NAMES["xglm"]),
         "bigbird": lambda: unigram(NAMES["bigbird"]),
         "pegasus": lambda: unigram((*NAMES["t5"], "<mask_1>", "<mask_2>")),
         "mbart": lambda: unigram((*NAMES["xlmr"], *mbart.FAIRSEQ_LANGUAGE_CODES), vocab=150),
@@ -136,6 +141,22 @@ OTHERS = [
     *(("mbart50", t, s, "MBart50TokenizerFast", "mbart") for t, s in product((None, "en_XX $A </s>"), ({}, {"src_lang": "fr_XX"}))),
     *(("reformer", None, {}, n, "reformer") for n in ("", "ReformerTokenizerFast")),
     *(("gpt", None, {}, n, "openai-gpt") for n in ("", "OpenAIGPTTokenizer")),
+    *(("mpnet", t, s, n, "mpnet") for t, s, n in product(
+        (None, "$A </s>"), ({}, {"do_lower_case": False}, {"strip_accents": False}, {"tokenize_chinese_chars": False}), ("", "MPNetTokenizerFast"),
+    )),
+    *(("camembert", t, s, n, "camembert") for t, s, n in product(
+        (None, "$A </s>"), ({}, {"add_prefix_space": False}, {"unk_token": "<pad>"}), ("", "CamembertTokenizer"),
+    )),
+    *(("albert", t, s, n, "albert") for t, s, n in product(
+        (None, "$A [SEP]"), ({}, {"do_lower_case": False}, {"keep_accents": True}, {"add_prefix_space": False}), ("", "AlbertTokenizerFast"),
+    )),
+    *((k, t, s, n, "deberta-v2") for k, t, s, n in product(
+        ("deberta", "albert"), (None, "$A [SEP]"),
+        ({}, {"do_lower_case": True}, {"split_by_punct": True}, {"add_prefix_space": False}, {"unk_id": 4}), ("", "DebertaV2TokenizerFast"),
+    )),
+    *((k, t, s, n, "xglm") for k, t, s, n in product(
+        ("xglm", "bigbird", "mbart", "t5"), (None, "$A </s>"), ({}, {"add_prefix_space": False}), ("", "XGLMTokenizer"),
+    )),
 ]  # fmt: skip
 CASES = [*BYTE_LEVEL, *SENTENCE_PIECES, *WORD_PIECES, *OTHERS]
 
@@ -181,15 +202,19 @@ def test_text_ids_table_of_classes_is_that_of_the_public_library():
 
 
 TYPES = sorted({kind for family in families() for kind in (family.model_type, *family.also_types)})
-UNKNOWN = {"blenderbot", "fsmt", "m2m_100", "marian", "plbart", "roformer"}
-"""Types of model whose class is built from other files, or by a library of Chinese words: said in a warning."""
+UNKNOWN = {
+    "bert-generation", "biogpt", "blenderbot", "ctrl", "fsmt", "gpt-sw3", "gpt_neox_japanese", "m2m_100", "marian", "plbart",
+    "roformer",
+}  # fmt: skip
+"""Types of model whose class is built from other files, or by a library that is not installed: said in a warning."""
 
 
 FITTING = {
-    "BertTokenizer": "bert", "BigBirdTokenizer": "bigbird", "CohereTokenizer": "cohere", "GPTNeoXTokenizer": "neox",
-    "GemmaTokenizer": "gemma", "LEDTokenizer": "roberta", "MBartTokenizer": "mbart", "MvpTokenizer": "roberta",
+    "AlbertTokenizer": "albert", "BertTokenizer": "bert", "BigBirdTokenizer": "bigbird", "CamembertTokenizer": "camembert",
+    "CohereTokenizer": "cohere", "DebertaV2Tokenizer": "deberta", "GPTNeoXTokenizer": "neox", "GemmaTokenizer": "gemma",
+    "LEDTokenizer": "roberta", "MBartTokenizer": "mbart", "MPNetTokenizer": "mpnet", "MvpTokenizer": "roberta",
     "OpenAIGPTTokenizer": "gpt", "PegasusTokenizer": "pegasus", "ReformerTokenizer": "reformer",
-    "RobertaTokenizer": "roberta", "T5Tokenizer": "t5",
+    "RobertaTokenizer": "roberta", "T5Tokenizer": "t5", "XGLMTokenizer": "xglm", "XLMRobertaTokenizer": "xlmr",
 }  # fmt: skip
 """The kind of vocabulary of a class, where it is not GPT-2's."""
 
@@ -245,7 +270,8 @@ FOLDERS = [
     ("llama", "", "llama"), ("llama", "LlamaTokenizer", "llama"), ("llama", "CodeLlamaTokenizer", "llama"),
     ("bytes", "Qwen2Tokenizer", "qwen2"), ("bytes", "", "gpt2"), ("t5", "", "t5"), ("bert", "", "bert"),
     ("roberta", "", "roberta"), ("bigbird", "", "big_bird"), ("neox", "", "gpt_neox"), ("reformer", "", "reformer"),
-    ("cohere", "", "cohere"), ("gemma", "", "gemma2"),
+    ("cohere", "", "cohere"), ("gemma", "", "gemma2"), ("mpnet", "", "mpnet"), ("camembert", "", "camembert"),
+    ("albert", "", "albert"), ("deberta", "", "deberta-v2"), ("xglm", "", "xglm"),
 ]  # fmt: skip
 
 
@@ -281,7 +307,7 @@ def test_special_tokens_of_either_key_and_file_have_the_ids_of_auto_tokenizer(
 @pytest.mark.parametrize("spelled", SPELLED, ids=json.dumps)
 @pytest.mark.parametrize(("kind", "name", "model_type"), [
     ("bytes", "Qwen2Tokenizer", "qwen2"), ("bytes", "", "opt"), ("neox", "GPTNeoXTokenizer", "llama"), ("roberta", "", "roberta"),
-    ("bert", "", "bert"),
+    ("bert", "", "bert"), ("mpnet", "", "mpnet"),
 ])  # fmt: skip
 def test_special_tokens_of_files_older_than_tokenizer_json_have_the_ids_of_auto_tokenizer(
     tmp_path, kind, name, model_type, spelled
@@ -295,6 +321,19 @@ def test_special_tokens_of_files_older_than_tokenizer_json_have_the_ids_of_auto_
 @pytest.mark.parametrize("extra", [{}, {"extra_ids": 0}, {"extra_ids": 3}, {"extra_ids": 2, "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"]}])  # fmt: skip
 def test_special_tokens_of_t5_include_its_sentinels(tmp_path, extra):
     same_chat_ids(write_folder(tmp_path, made("t5"), extra, model_type="t5"))
+
+
+@pytest.mark.parametrize(("kind", "model_type"), [
+    ("mpnet", "mpnet"), ("camembert", "camembert"), ("albert", "albert"), ("deberta", "deberta-v2"), ("xglm", "xglm"),
+])  # fmt: skip
+@pytest.mark.parametrize(
+    "files", [{}, {"special_tokens_map": {"additional_special_tokens": ["<tool>"]}}], ids=json.dumps
+)
+def test_special_tokens_that_tokenizer_json_does_not_list_are_those_of_the_class(tmp_path, kind, model_type, files):
+    bare = tokenizers.Tokenizer.from_str(json.dumps(json.loads(written(kind)) | {"added_tokens": []}))
+    ours, theirs = same_ids(write_folder(tmp_path, bare, {}, model_type=model_type, **files))
+    held = [json.loads(inner.to_str())["added_tokens"] for inner in (ours.inner, theirs.backend_tokenizer)]
+    assert held[0] == held[1]
 
 
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "normalized"])
