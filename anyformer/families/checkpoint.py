@@ -330,9 +330,13 @@ def family_for(
     found: list[tuple[type[Family], SpecError]] = []
     routes = any(layer.ffn.routes for stack in spec.stacks for layer in stack.layers)
 
-    def order(family: type[Family]) -> tuple[bool, ...]:
+    def otherwise(family: type[Family]) -> bool:
         # Families with experts can say a model without any, which is not what anybody looks for.
-        return family.kind != read_from, family.second, (family.base.get("ffn", {}).get("kind") == "moe") != routes
+        return (family.base.get("ffn", {}).get("kind") == "moe") != routes
+
+    def order(family: type[Family]) -> tuple[bool, ...]:
+        # Of classes that compute the same, the one that models are known by is read by more tools.
+        return family.kind != read_from, otherwise(family), family.second, not family.presets
 
     for family in sorted(families(), key=order):
         if kind not in (None, family.kind):
@@ -356,8 +360,14 @@ def family_for(
     if not found:
         known = ", ".join(family.kind for family in families())
         raise InputError(f"family: {kind!r} is unknown (known: {known})")
-    # A class of another topology has one problem only, and is further away than any number of others.
-    nearest, error = min(found, key=lambda pair: (pair[1].problems[0].startswith("topology"), len(pair[1].problems)))
+
+    def distance(pair: tuple[type[Family], SpecError]) -> tuple[bool | int, ...]:
+        # A class of another topology, or one that could not even be written, has one problem only, and is further away.
+        family, error = pair
+        unsaid = error.__cause__ is not None
+        return error.problems[0].startswith("topology"), otherwise(family), unsaid, len(error.problems)
+
+    nearest, error = min(found, key=distance)
     raise SpecError(error.problems, f"for a published class; the nearest is {nearest.architectures[0]}") from error
 
 

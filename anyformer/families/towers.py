@@ -58,6 +58,8 @@ class Tower:
     """Whether RoPE has sections for time, height and width: with positions of a text they are all the same."""
     flat: bool = False
     """Whether older files have the keys of the text among the others."""
+    refused: tuple[str, ...] = ()
+    """Keys of the text by which the multimodal class computes something else than the text's class alone."""
     tied: bool = True
     """What an absent `tie_word_embeddings` means, where no file tells it."""
     either: bool = False
@@ -180,6 +182,7 @@ TOWERS = (
     Tower(
         architectures=("Gemma3ForConditionalGeneration",), model_type="gemma3",
         known=(*TOKENS, "boi_token_index", "eoi_token_index", "mm_tokens_per_image"), types={"gemma3_text": "gemma3_text"},
+        refused=("use_bidirectional_attention",),
     ),
     Tower(
         architectures=("Mistral3ForConditionalGeneration",), model_type="mistral3",
@@ -214,6 +217,10 @@ def inside(tower: Tower, family: type[Family]) -> type[Family]:
     def parse(cls: type[Family], config: Mapping[str, Any]) -> tuple[dict[str, Any], Values]:
         own, text = tower.split(config)
         values = Values(own, tower.keys, Problems(), read_by(cls.architectures[0]))
+        for name in tower.refused:
+            if text.get(name):
+                what = f"{text[name]!r} makes the text of {tower.architectures[0]} another model than {family.architectures[0]}"
+                values.problems.add(f"text_config.{name}", f"{what}, which can't be read")
         changes, inner = family.parse(text, reader)
         values.take("text_config" if "text_config" in own else "", inner, beside=MOVED)
         return changes, values

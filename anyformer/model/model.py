@@ -358,12 +358,14 @@ class Model(nn.Module):
         """Of the logits; or, if they were not made, of what the head reads."""
         spec, logits, rows = self.spec, out.logits, out.hidden.shape[: 1 if self.spec.head.pools else -1]
         asked = spec.head.problem if isinstance(spec.head, SequenceHead) else None
-        if isinstance(spec.head, SequenceHead) and asked is None and labels.is_floating_point():
-            asked = "regression" if spec.head.labels == 1 else "multi"
+        if isinstance(spec.head, SequenceHead) and asked is None:
+            # One label is a number, whatever the dtype: of a single class there is nothing to tell.
+            asked = "regression" if spec.head.labels == 1 else "multi" if labels.is_floating_point() else None
         if logits is not None and (asked in ("multi", "regression") or isinstance(spec.head, RegressionHead)):
             wanted = labels if labels.dim() == 2 else labels[:, None]
             if wanted.shape != logits.shape:
                 raise InputError(f"labels: expected {tuple(logits.shape)}, got {tuple(labels.shape)}")
+            wanted = wanted if wanted.is_floating_point() else wanted.to(logits.dtype)
             return (binary_cross_entropy if asked == "multi" else squared_error)(logits, wanted)
         if isinstance(spec.head, AnswerHead):
             rows = (rows[0], 2)
@@ -373,6 +375,8 @@ class Model(nn.Module):
         if isinstance(spec.head, AnswerHead) and logits is not None:
             # Classes are the tokens of a row: where the answer starts, and where it ends.
             logits = logits.transpose(1, 2)
+            # An answer that was cut off does not count.
+            labels = labels.masked_fill(labels >= logits.shape[-1], -100)
             if layout.valid_BT is not None:
                 logits = logits.masked_fill(~layout.valid_BT[:, None], torch.finfo(logits.dtype).min)
         elif not spec.head.pools:

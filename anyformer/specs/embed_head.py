@@ -220,8 +220,8 @@ class SequenceHead(Classifier, kind="sequence"):
     names: tuple[str, ...] = ()
     """What the classes are called, in their order; empty: LABEL_0, LABEL_1 ..."""
     problem: Literal["single", "multi", "regression"] | None = None
-    """What the answer is: one class of several, any number of them, or real numbers. Unset: what the labels are; whole
-    numbers are classes, real ones are `regression` if there is one label, else `multi`."""
+    """What the answer is: one class of several, any number of them, or real numbers. Unset: `regression` if there is one
+    label; else what the labels are, whole numbers classes, real ones `multi`."""
     pool: Pool = "first"
 
     @property

@@ -46,7 +46,7 @@ def test_random_spec_keeps_every_promise(seed):
 @pytest.mark.parametrize(("axis", "kind"), every_kind())
 def test_kind_compiles_as_one_graph(axis, kind):
     # One layer has all that is traced of a kind, and the loss is the head's. Random specs have several and a loss.
-    rows = TRACED.get(axis, ("alone", "packed"))
+    rows = TRACED.get(axis, ("packed",))
     compiles(spec_of_kind(axis, kind).vary({"depth": 1}), rows, labelled=axis == "head")
 
 
@@ -55,8 +55,10 @@ def test_random_spec_compiles_as_one_graph(seed):
     compiles(draw(seed), ("alone", "packed" if seed % 2 else "padded"))
 
 
-@pytest.mark.parametrize(("pattern", "pads"), [("causal", None), ("window(9)", 3)])
-@pytest.mark.parametrize("position", Position.kinds())
+@pytest.mark.parametrize(
+    ("position", "pattern", "pads"),
+    [(kind, "window(9)", 3) for kind in Position.kinds()] + [("rope", "causal", None), ("t5", "causal", None)],
+)
 def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position, pattern, pads):
     node = {"kind": position} | FIXED.get(("position", position), {}) | ({"rows": 10} if position == "axial" else {})
     spec = af.spec(BASE, {"depth": 1, "context": 70, "position": node, "attention.pattern": pattern})

@@ -231,6 +231,7 @@ def test_configs_of_released_files_are_read(config, kind, changes):
         (QWEN3, {"auto_map": {"AutoModel": "x.Y"}}, "\nauto_map: names code beside the weights (x.Y)"),
         (QWEN_FLAT, {"hidden_size": "x"}, "\nhidden_size: 'x' is not a whole number"),
         (QWEN_FLAT, {"per_layer_config": {}}, "\nper_layer_config: is not a key that we know here"),
+        (GEMMA, {"text_config": GEMMA["text_config"] | {"use_bidirectional_attention": True}}, "text_config.use_bidirectional_attention: True makes the text"),
         (GEMMA, {"eos_token_id": "x"}, "\neos_token_id: 'x' is not a token id"),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.parts.heads import pooled
+from tests.contract.draw import BASE
 from tests.tolerances import assert_close
 
 SPEC = {
@@ -113,3 +114,19 @@ def test_names_and_problem_are_part_of_the_spec_and_stay_in_every_form(tmp_path)
     assert af.load(tmp_path).spec == model.spec
     with pytest.raises(SpecError, match=r"head\.names: there are 1 for 2 labels"):
         model.spec.vary({"head.names": ["bad"]})
+
+
+def test_one_label_is_a_number_whatever_its_dtype():
+    model = af.build(
+        af.spec(BASE, {"topology": "encoder", "head": {"kind": "sequence", "labels": 1}}), dtype=torch.float64, seed=0
+    )
+    ids = torch.arange(12).view(2, 6)
+    whole, real = (model(ids, labels=torch.tensor([3, 4], dtype=dtype)).loss for dtype in (torch.long, torch.float64))
+    assert whole == real > 0
+
+
+def test_answer_beyond_its_row_does_not_count():
+    model = af.build(af.spec(BASE, {"topology": "encoder", "head": {"kind": "qa"}}), dtype=torch.float64, seed=0)
+    ids = torch.arange(12).view(2, 6)
+    cut, alone = model(ids, labels=torch.tensor([[1, 3], [6, 9]])), model(ids[:1], labels=torch.tensor([[1, 3]]))
+    assert torch.isclose(cut.loss, alone.loss)
