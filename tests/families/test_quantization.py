@@ -392,6 +392,16 @@ def test_groups_out_of_order_are_quantised_anew(tmp_path):
     assert (found - same).abs().max() < 0.2 * same.abs().max()
 
 
+@pytest.mark.parametrize(("make", "more"), [(compressed, {})])
+@SLOW_HERE
+def test_smaller_last_group_is_quantised_anew(make, more, tmp_path):
+    wanted = stored_folder(tmp_path, make, more | {"group": 64}, hidden_size=96, intermediate_size=96)
+    model = load(tmp_path, quantize="int4")
+    found = model.get_submodule("decoder.blocks.0.ffn.body.down").numbers.floats(torch.float32)
+    same = wanted["model.layers.0.mlp.down_proj.weight"]
+    assert (found - same).abs().max() < 0.2 * same.abs().max()
+
+
 def test_modules_that_were_left_out_are_read_as_they_are(tmp_path):
     stored_folder(tmp_path / "quantised", gptq, {})
     plain = plain_folder(tmp_path / "plain")
