@@ -59,7 +59,7 @@ class GPTNeoX(Family, kind="gpt_neox"):
         "hidden_dropout": number(0.0, ("block.dropout", "embed.dropout")),
         "use_parallel_residual": flag(True, "block.wiring", on="parallel2", off="serial"),
     }
-    groups = (RopeKeys(fraction=0.25, spelled=SPELLED),)
+    groups = (RopeKeys(fraction=0.25, spelled=SPELLED, flat=False),)
     tensors = decoder_map(
         "gpt_neox.layers",
         megatron("attention") | {"tokens": "embed_in", "final": "final_layer_norm"},

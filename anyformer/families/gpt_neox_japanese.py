@@ -30,7 +30,7 @@ class GPTNeoXJapanese(GPTNeoX, kind="gpt_neox_japanese"):
         "hidden_act": activation("gelu"),
         "intermediate_multiple_size": whole(4),
     }
-    groups = (RopeKeys(fraction=1.0, spelled=SPELLED),)
+    groups = (RopeKeys(fraction=1.0, spelled=SPELLED, flat=False),)
     tensors = decoder_map(
         "gpt_neox_japanese.layers",
         without(megatron("attention"), ["o"]) | {"tokens": "embed_in", "final": "final_layer_norm"},

@@ -199,6 +199,8 @@ class RopeKeys:
     """The scalings that the public class has."""
     spelled: Mapping[str, str] = field(default_factory=dict)
     """Keys of theta and of the share that the family has spelled in its own way."""
+    flat: bool = True
+    """Whether the public class reads usual keys beside the table where it has its own spelling of them."""
     table: Mapping[str, Any] = field(default_factory=dict)
     """What a file without a table means, if that is more than a theta."""
     more: Mapping[str, Key] = field(default_factory=dict)
@@ -220,11 +222,19 @@ class RopeKeys:
             if any(isinstance(value, Mapping) for value in given.values()):
                 c.refuse(name, "has a table for each kind of layer, which this family does not read")
             else:
-                theta, share = usual["rope_theta"], usual["partial_rotary_factor"] or 1.0
+                theta, share = usual["rope_theta"], usual["partial_rotary_factor"]
+                share = 1.0 if share is None else share
+                self._check_flat(c, given, usual)
                 original = None if self.original is None else c[self.original]
                 found.append(_read(c, name, given, theta, share, original, self.kinds, more=self.more))
         made = _agreed(c, [read for read in found if read], whole_heads=self.fraction is None)
         return made | ({} if self.layout is None else {"position.layout": self.layout})
+
+    def _check_flat(self, c: Values, table: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+        """Refuse a key beside the table that the public class does not read, unless it says what is read."""
+        for name, own in () if self.flat else self.spelled.items():
+            if c[name] is not None and table.get(name) is None and c[name] != usual[name]:
+                c.refuse(name, f"is {c[name]}, but this family's class reads {own} only, which is {usual[name]}")
 
     def write(self, spec: ModelSpec) -> Mapping[str, Any]:
         view = SpecView.of(spec)

@@ -142,10 +142,17 @@ def _one_of(names: Sequence[str], default: int | None, field: str) -> dict[str, 
             c.problems.add(name, "is missing")
         return {field: c[name]}
 
+    def read_other(c: Values, name: str) -> Mapping[str, Any]:
+        # A number of each layer, which must all be the same, is said once by another name.
+        usual = {*c[first]} if isinstance(c[first], list) else {c[first]}
+        if c[name] is not None and first in c.given and usual not in ({None}, {c[name]}):
+            c.refuse(name, f"is {c[name]}, and {first} is {c[first]}; keep one of them")
+        return {field: c[name]}
+
     first, *others = names
     # Where all layers are dense, any number will do.
     key = replace(whole(default, field, null=True), read=read, write=lambda view: view.get(field) or default or 1)
-    return {first: key, **{name: whole(None, field) for name in others}}
+    return {first: key, **{name: replace(whole(None, field), read=read_other) for name in others}}
 
 
 def expert_keys(

@@ -314,6 +314,19 @@ def test_frequencies_that_are_stored_as_factors_are_llama_3s(tmp_path):
     assert_close("fp32-oracle", other(IDS).logits, same(IDS).logits)
 
 
+@pytest.mark.parametrize("original", [256, 2048])
+def test_llama_3_of_another_trained_length_goes_there_and_back(original, tmp_path):
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": original}  # fmt: skip
+    config = CASES["llama"][1] | {"rope_theta": 5e5, "rope_scaling": scaling}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)).save_pretrained(tmp_path / "hf")
+    model = load(tmp_path / "hf")
+    af.save(model, tmp_path / "x.gguf", format="gguf", gguf_type="f32")
+    again = load(tmp_path / "x.gguf")
+    assert again.spec.position == model.spec.position
+    assert again.spec.position.scaling.original == original
+
+
 @torch.no_grad()
 def test_long_and_short_factors_of_phi_3_go_there_and_back(tmp_path):
     lists = {"short_factor": [1.0 + 0.1 * i for i in range(8)], "long_factor": [2.0 + 0.3 * i for i in range(8)]}

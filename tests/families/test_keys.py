@@ -71,6 +71,22 @@ def read(kind: str, **changes):
         ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj: 'gated-mish' is a feed-forward"),
         ("transformer", {"decoder_vocab_size": 99}, "decoder_vocab_size: 99 is not vocab_size=61"),
         ("transformer", {"normalize_before": True}, "normalize_before: True changes"),
+        *(
+            (kind, *pair)
+            for kind in ("gpt_neox", "gpt_neox_japanese")
+            for pair in (
+                ({"rotary_pct": 0.0}, "position.fraction: 0.0 is not in (0, 1]"),
+                (
+                    {"rope_theta": 2},
+                    "rope_theta: is 2, but this family's class reads rotary_emb_base only, which is 500",
+                ),
+                ({"rope_theta": 2, "rotary_emb_base": None}, "rotary_emb_base only, which is 10000.0"),
+                (
+                    {"partial_rotary_factor": 0.75},
+                    "partial_rotary_factor: is 0.75, but this family's class reads rotary_pct",
+                ),
+            )
+        ),
         *((kind, *pair) for kind, pairs in gathered("REFUSED").items() for pair in pairs),
     ],
 )

@@ -46,21 +46,21 @@ def each(out, into, formula):
     return torch.tensor([[formula(o, i) for i in range(into)] for o in range(out)], dtype=torch.float32)
 
 
-def gptq(out, into, seed, *, bits=4, group=8, order="sequential", layout="gptq", zero=None):
-    groups = into // group
+def gptq(out, into, seed, *, bits=4, group=8, order="sequential", layout="gptq", zero=None, told=True):
+    size = into if group == -1 else group
+    groups = math.ceil(into / size)
     number = randint(0, 1 << bits, into, out, seed=seed)
     zeros = randint(1, 1 << bits, groups, out, seed=seed + 1) if zero is None else torch.full((groups, out), zero)
     if zero is None and layout == "gptq_v2":
         zeros[0, 0] = 0
     scale = scales(groups, out, seed=seed + 2)
-    place = torch.arange(into) // group
+    place = torch.arange(into) // size
     if order == "activation":
         place = place[torch.randperm(into, generator=torch.Generator().manual_seed(seed + 3))]
     less = 1 if layout == "gptq" else 0
     stored = {
         "qweight": words(number.T, bits).T.contiguous(), "qzeros": words(zeros - less, bits), "scales": scale,
-        "g_idx": place.to(torch.int32),
-    }  # fmt: skip
+    } | ({"g_idx": place.to(torch.int32)} if told else {})  # fmt: skip
 
     number, zeros, scale, place = (table.tolist() for table in (number, zeros, scale, place))
 
@@ -185,6 +185,7 @@ def case(make, **more):
 
 CASES = [
     case(gptq), case(gptq, order="activation"), case(gptq, layout="gptq_v2"), case(gptq, bits=8), case(gptq, bits=2),
+    case(gptq, group=20), case(gptq, told=False), case(gptq, group=20, told=False), case(gptq, group=-1, told=False),
     case(awq), case(awq, group=16),
     case(fp8), case(fp8, block=None), case(fp8, dtype=torch.bfloat16), case(fbgemm),
     case(compressed), case(compressed, symmetric=False), case(compressed, order=True), case(compressed, bits=8),
@@ -392,6 +393,16 @@ def test_groups_out_of_order_are_quantised_anew(tmp_path):
     assert (found - same).abs().max() < 0.2 * same.abs().max()
 
 
+@pytest.mark.parametrize(("make", "more"), [(compressed, {}), (gptq, {"zero": 8}), (gptq, {"zero": 8, "told": False})])
+@SLOW_HERE
+def test_smaller_last_group_is_quantised_anew(make, more, tmp_path):
+    wanted = stored_folder(tmp_path, make, more | {"group": 64}, hidden_size=96, intermediate_size=96)
+    model = load(tmp_path, quantize="int4")
+    found = model.get_submodule("decoder.blocks.0.ffn.body.down").numbers.floats(torch.float32)
+    same = wanted["model.layers.0.mlp.down_proj.weight"]
+    assert (found - same).abs().max() < 0.2 * same.abs().max()
+
+
 def test_modules_that_were_left_out_are_read_as_they_are(tmp_path):
     stored_folder(tmp_path / "quantised", gptq, {})
     plain = plain_folder(tmp_path / "plain")
@@ -464,6 +475,10 @@ def changed(part, change):
     return make
 
 
+def fewer_groups(tensors):
+    tensors |= {Q + part: tensors[Q + part][:2].contiguous() for part in ("scales", "qzeros")}
+
+
 @pytest.mark.parametrize(
     ("make", "more", "damage", "words"),
     [
@@ -476,6 +491,9 @@ def changed(part, change):
         (gptq, {}, changed("qzeros", lambda t: t[:-1]), "qzeros: has shape"),
         (gptq, {}, changed("g_idx", lambda t: t[:-1]), "g_idx: has shape (31,)"),
         (gptq, {}, changed("g_idx", lambda t: t + 1), "g_idx: names groups from 1 to 4 of 4"),
+        (gptq, {"told": False}, fewer_groups, "scales: has 2 groups, and 32 inputs in groups of 8 make 4"),
+        (gptq, {}, fewer_groups, "scales: has 2 groups"),
+        (awq, {}, fewer_groups, "scales: has 2 groups, and 32 inputs in groups of 8 make 4"),
         (awq, {}, without("scales"), "scales: is missing"),
         (awq, {}, changed("scales", lambda t: t[:3]), "scales: has shape (3, 32)"),
         (awq, {}, changed("qzeros", lambda t: t.long()), "qzeros: holds I64"),
@@ -531,6 +549,8 @@ def test_damaged_mxfp4_tensor_is_named_with_its_file(blocks, scales, words, tmp_
         ({"quant_method": "gptq", "bits": 3}, "bits: 3 can't be read (known: 2, 4, 8)"),
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format: 'marlin'"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"x": {}}}, "dynamic"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size: 0 is no size of groups"),
+        ({"quant_method": "awq", "bits": 4, "group_size": "128"}, "group_size: '128' is no size of groups"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version: 'gemv' can't be read (known: gemm)"),
         ({"quant_method": "fp8", "weight_block_size": [0, 1]}, "weight_block_size: [0, 1] is no pair"),
         ({"quant_method": "compressed-tensors"}, "config_groups: is missing"),

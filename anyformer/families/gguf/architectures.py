@@ -136,11 +136,12 @@ def _rope(given: Metadata, lists: Lists, config: dict[str, Any]) -> dict[str, An
 def _write_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     scaling = config.get("rope_scaling") or {}
     kind = scaling.get("rope_type")
-    if kind not in ("linear", "yarn"):
-        # Those of Llama 3 and of Phi-3 are tensors; what else there is shows when the file is read back.
+    if kind not in ("linear", "yarn", "llama3"):
+        # That of Phi-3 is in tensors; what else there is shows when the file is read back.
         return {}
     original = scaling.get("original_max_position_embeddings")
-    found = {f"{SCALING}type": kind, f"{SCALING}factor": scaling["factor"]}
+    # Llama 3's is a tensor, of which the trained length can't be told.
+    found = {} if kind == "llama3" else {f"{SCALING}type": kind, f"{SCALING}factor": scaling["factor"]}
     return found | ({f"{SCALING}original_context_length": original} if original is not None else {})
 
 

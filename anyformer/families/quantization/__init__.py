@@ -32,6 +32,8 @@ INT32, INT8, BYTES = ("I32",), ("I8",), ("U8",)
 FP8 = ("F8_E4M3", "F8_E5M2")
 KEYS = ("quantization_config", "compression_config")
 """The key of a config that says how weights are stored; the second is its name in older files."""
+GROUP_SIZES = ("group_size", "q_group_size")
+"""The key of how many inputs share a scale; the second is its name in older files of AWQ."""
 UNUSED = r".*\.(input|output|activation|q|k|v)_(scale|scale_ub|zero_point|global_scale)"
 """Scales of activations and of KV caches, which are not rounded here."""
 
@@ -148,6 +150,26 @@ def matrix(name: str, place: Place) -> tuple[int, int]:
     if len(place.shape) != 2:
         raise StoredError(name, f"has shape {place.shape}, not that of a matrix")
     return place.shape[0], place.shape[1]
+
+
+def group_size(table: Mapping[str, Any], into: int) -> int | None:
+    """How many inputs a table says that a group has, where -1 means all of them; None if it does not say."""
+    size = next((table[name] for name in GROUP_SIZES if table.get(name) is not None), None)
+    return max(into, 1) if size == -1 else size
+
+
+def check_groups(name: str, groups: int, into: int, size: int | None) -> None:
+    """StoredError if a tensor has another number of groups than its inputs make; the last one may be smaller."""
+    if size is not None and groups != -(-into // size):
+        raise StoredError(name, f"has {groups} groups, and {into} inputs in groups of {size} make {-(-into // size)}")
+
+
+def wrong_group_size(table: Mapping[str, Any]) -> Iterable[str]:
+    """What of the size of groups can't be read."""
+    for name in GROUP_SIZES:
+        size = table.get(name)
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or (size < 1 and size != -1)):
+            yield f"{name}: {size!r:.40} is no size of groups; it must be at least 1, or -1 for all inputs"
 
 
 def unpacked(words: Tensor, bits: int, dim: int) -> Tensor:

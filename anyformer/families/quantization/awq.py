@@ -16,10 +16,13 @@ from anyformer.families.quantization import (
     QuantizedWeight,
     Read,
     StoredError,
+    check_groups,
+    group_size,
     matrix,
     need,
     unpacked,
     whole_or,
+    wrong_group_size,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ class Awq(Quantization, kind="awq"):
         layout = str(self.config.get("version") or self.config.get("format") or FORMAT).lower()
         if layout != FORMAT:
             found.append(f"version: {layout!r:.40} can't be read (known: {FORMAT})")
-        return found
+        return [*found, *wrong_group_size(self.config)]
 
     def described(self, stem: str, held: Mapping[str, Place], read: Read) -> QuantizedWeight:
         names = {part: f"{stem}.{part}" for part in ("qweight", "qzeros", "scales")}
@@ -55,6 +58,7 @@ class Awq(Quantization, kind="awq"):
             raise StoredError(
                 names["scales"], f"has shape {found}, and its weight needs (groups of {into} inputs, {out})"
             )
+        check_groups(names["scales"], groups, into, group_size(self.config, into))
         need(held, names["qzeros"], INT32, (groups, words))
         return QuantizedWeight(f"{stem}.weight", (out, into), names)
 

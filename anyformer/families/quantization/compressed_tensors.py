@@ -129,6 +129,9 @@ class CompressedTensors(Quantization, kind="compressed-tensors"):
         floats = number.is_floating_point() or given["strategy"] == "block"
         if floats or self._group(stored) is not None or (zero is not None and bool((zero != 0).any())):
             return None
+        if given["strategy"] == "group" and stored["scale"].shape[1] > 1 and weight.shape[1] % given["group_size"]:
+            # The last group is smaller than the others.
+            return None
         scale = stored["scale"].reshape(1, 1) if given["strategy"] == "tensor" else stored["scale"]
         scale_OG = scale.reshape(scale.shape[0], -1).expand(weight.shape[0], -1)
         return number.to(torch.int8), scale_OG.contiguous(), given["num_bits"]

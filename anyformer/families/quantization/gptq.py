@@ -17,10 +17,13 @@ from anyformer.families.quantization import (
     QuantizedWeight,
     Read,
     StoredError,
+    check_groups,
+    group_size,
     matrix,
     need,
     unpacked,
     whole_or,
+    wrong_group_size,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class Gptq(Quantization, kind="gptq"):
             found.append(f"checkpoint_format: {self.layout!r:.40} can't be read (known: {', '.join(FORMATS)})")
         if self.config.get("dynamic"):
             found.append("dynamic: settings of single modules can't be read")
-        return found
+        return [*found, *wrong_group_size(self.config)]
 
     def described(self, stem: str, held: Mapping[str, Place], read: Read) -> QuantizedWeight:
         names = {part: f"{stem}.{part}" for part in ("qweight", "qzeros", "scales", "g_idx")}
@@ -63,8 +66,10 @@ class Gptq(Quantization, kind="gptq"):
         groups, _ = matrix(names["scales"], need(held, names["scales"], FLOATS))
         need(held, names["scales"], FLOATS, (groups, out))
         need(held, names["qzeros"], INT32, (groups, -(-out * self.bits // 32)))
+        size = group_size(self.config, into)
+        check_groups(names["scales"], groups, into, size)
         if names["g_idx"] not in held:
-            if self.config.get("desc_act") or not groups or into % groups:
+            if self.config.get("desc_act") or not groups or (size is None and into % groups):
                 raise StoredError(
                     names["g_idx"], f"is missing: which of {groups} groups an input belongs to is not known"
                 )
@@ -83,6 +88,8 @@ class Gptq(Quantization, kind="gptq"):
 
         group, groups = self._group(weight, stored), stored["scales"].shape[0]
         middle = 1 << self.bits - 1
+        if weight.shape[1] % groups:
+            return None
         ordered = torch.arange(weight.shape[1]) // (weight.shape[1] // groups)
         if not torch.equal(group, ordered) or bool((self._zeros(weight, stored) != middle).any()):
             return None
@@ -99,7 +106,8 @@ class Gptq(Quantization, kind="gptq"):
 
         groups = stored["scales"].shape[0]
         if "g_idx" not in stored:
-            return torch.arange(weight.shape[1]) // (weight.shape[1] // groups)
+            into = weight.shape[1]
+            return torch.arange(into) // (group_size(self.config, into) or into // groups)
         group = stored["g_idx"].long()
         if bool(((group < 0) | (group >= groups)).any()):
             raise StoredError(

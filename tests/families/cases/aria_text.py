@@ -11,4 +11,10 @@ VARIANTS = {
     },
 }
 
-REFUSED = {"aria_text": [({"mlp_bias": True}, "mlp_bias: True changes what the model computes")]}
+REFUSED = {
+    "aria_text": [
+        ({"mlp_bias": True}, "mlp_bias: True changes what the model computes"),
+        ({"num_experts_per_tok": 2}, "num_experts_per_tok: is 2, and moe_topk is 3; keep one of them"),
+        ({"num_experts": 4}, "num_experts: is 4, and moe_num_experts is 5; keep one of them"),
+    ]
+}

@@ -12,7 +12,12 @@ VARIANTS = {
     },
 }
 
-REFUSED = {"hunyuan_v1_moe": [({"moe_topk": [3, 3, 2]}, "moe_topk: lists different numbers of chosen experts")]}
+REFUSED = {
+    "hunyuan_v1_moe": [
+        ({"moe_topk": [3, 3, 2]}, "moe_topk: lists different numbers of chosen experts"),
+        ({"num_experts_per_tok": 2}, "num_experts_per_tok: is 2, and moe_topk is [3, 3, 3]; keep one of them"),
+    ]
+}
 
 # By default there is one expert, of which a router can't choose.
 TOLD = {"hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2, "head_dim": 128}}
