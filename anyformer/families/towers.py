@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 TIED = "tie_word_embeddings"
 MOVED = ("bos_token_id", "eos_token_id", "pad_token_id", "quantization_config", REMOTE, TIED)
 """Keys beside the table that say something about the text as well."""
+ALSO = {"num_experts": "num_local_experts"}
+"""Keys that may have another name in a file."""
 ANY = Key(what="anything", fits=lambda value: True, default=None, null=True)
 TOKENS = ("image_token_id", "image_token_index")
 QWEN_TOKENS = (
@@ -91,7 +93,7 @@ class Tower:
         text.pop("architectures", None)
         kind = text.get("model_type", next(iter(self.types), None))
         if kind in self.types:
-            text = dict(self.defaults) | text
+            text = {name: value for name, value in self.defaults.items() if ALSO.get(name) not in text} | text
         if self.sections:
             text |= {name: _plain(text[name]) for name in ("rope_scaling", "rope_parameters") if text.get(name)}
         if self.theta is not None and not _has_theta(text):

@@ -375,8 +375,7 @@ class Model(nn.Module):
         if isinstance(spec.head, AnswerHead) and logits is not None:
             # Classes are the tokens of a row: where the answer starts, and where it ends.
             logits = logits.transpose(1, 2)
-            # An answer that was cut off does not count.
-            labels = labels.masked_fill(labels >= logits.shape[-1], -100)
+            labels = labels.masked_fill(labels >= logits.shape[-1], -100)  # of an answer that was cut off
             if layout.valid_BT is not None:
                 logits = logits.masked_fill(~layout.valid_BT[:, None], torch.finfo(logits.dtype).min)
         elif not spec.head.pools:

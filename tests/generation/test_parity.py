@@ -15,7 +15,7 @@ from tests.families.cases import COUNTED, OWN, gathered
 from tests.families.oracle import is_ignored, lifted, oracle, public_class
 from tests.tolerances import assert_close
 
-NEW, ROOM = 48, 96
+NEW, ROOM = 64, 96
 PROMPTS = (11, 7, 4)
 
 ROOMS = (
