@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import Bar, working
@@ -97,8 +97,14 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _progress(what: str) -> AbstractContextManager[Any]:
-    # How long the library's own part of a training takes is not known beforehand.
-    return working(what) if what.startswith("training") else Bar(what)
+    return _training(what) if what.startswith("training") else Bar(what)
+
+
+@contextmanager
+def _training(what: str) -> Iterator[Callable[[int, int], None]]:
+    """How long the library's own part of a training takes is not known beforehand: what was read says little of it."""
+    with working(what):
+        yield lambda done, total: None
 
 
 def _plan(given: argparse.Namespace) -> Plan:

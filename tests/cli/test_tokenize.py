@@ -11,7 +11,7 @@ import pytest
 
 import anyformer as af
 from anyformer.cli.tokenize import FORMATS, KINDS
-from anyformer.data import tokenizer_training
+from anyformer.data import tokenizer_training, tokenizing
 from anyformer.data.shards import open_examples, open_index
 from anyformer.data.sources import Format
 from tests.cli.command import run
@@ -46,6 +46,14 @@ def test_tokenize_with_every_kind_writes_a_folder_that_opens(capsys, book, tmp_p
     assert "it was there already" in ran.out
     ran = run(capsys, *asked)
     assert (ran.status, "was made of something else" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokenize_a_text_of_more_than_one_report_trains(capsys, book, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(tokenizing, "STEP", 16)
+    size = [] if kind == "chars" else ["--vocab", "320"]
+    ran = run(capsys, "tokenize", book, "--out", str(tmp_path / "out"), "--train", kind, *size)
+    assert ran.status == 0, ran.err
 
 
 def test_tokenize_files_of_classes_gives_labels_in_the_order_given(capsys, book, tmp_path):
