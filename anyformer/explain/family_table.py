@@ -1,9 +1,10 @@
 """Every published type of text model: whether its checkpoints can be read, and how they compare with its class."""
 
+import difflib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from anyformer.errors import InputError, nearest
+from anyformer.errors import InputError
 from anyformer.families.config_values import read_by
 from anyformer.families.family import Family, families
 from anyformer.families.towers import TOWERS, Tower
@@ -54,8 +55,9 @@ def family_table(text: str = "") -> list[PublishedType]:
     rest = [_unsupported(name, need) for name, need in needs]
     found = [each for each in (*read, *rest) if each.matches(text)]
     if not found:
-        names = [each.model_type for each in (*read, *rest)]
-        raise InputError(f"{text!r} matches no type{nearest(text, names)}")
+        near = difflib.get_close_matches(text, [each.model_type for each in (*read, *rest)], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{text!r} matches no type{hint} (without a filter all {len(read) + len(rest)} are listed)")
     return found
 
 

@@ -5,8 +5,9 @@ from typing import Any, ClassVar
 from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, each, flag, must, text, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.statemap import Rule, Shaped, StateMap
-from anyformer.families.transformer import BASE, STACK_KEYS, TWO_DEPTHS, TwoStacks, layer_rules
+from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.tensor_ops import Shaped
+from anyformer.families.transformer import BASE, STACK_KEYS, TWO_DEPTHS, TwoStacks, check_depth, layer_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -61,8 +62,7 @@ class BartLike(TwoStacks):
 
     base = BART
     tasks = tasks.BART
-    biased: ClassVar[bool] = True
-    """Whether the class adds a bias to the logits, which it does not train and which files may leave out."""
+    biased = True
     final: ClassVar[str] = "layer_norm"
     """What the norm at the end of a stack is called."""
     small = TWO_DEPTHS | {
@@ -71,16 +71,8 @@ class BartLike(TwoStacks):
     }  # fmt: skip
 
     @classmethod
-    def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
-        if cls.biased and isinstance(spec.head, TokenHead) and not spec.head.bias:
-            # The class begins it with zeros.
-            return super().hf_from(spec.vary({"head.bias": True}))
-        return super().hf_from(spec)
-
-    @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        if c["num_hidden_layers"] not in (None, c["encoder_layers"]):
-            c.refuse("num_hidden_layers", f"{c['num_hidden_layers']} is not encoder_layers={c['encoder_layers']}")
+        check_depth(c)
         return super().read(c) | {"head.tied": True, "head.bias": cls.biased}
 
     @classmethod

@@ -46,6 +46,13 @@ PARTS = LINEAR | {"attention_after": "attention.output.LayerNorm", "ffn_after": 
 NEXT_SENTENCE = (r"cls\.seq_relationship\.(weight|bias)",)
 """The head that is trained beside the masked-LM head, and that no logit depends on."""
 
+LLAMA_PARTS = {
+    **{name: f"self_attn.{name}_proj" for name in "qkvo"},
+    **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
+    **{"attention_after": "post_attention_layernorm", "ffn_after": "post_mlp_layernorm"},
+}
+"""What younger classes call them in memory."""
+
 
 class BertLike(Family):
     """BERT's tensors, of which a family says how some are called."""

@@ -7,7 +7,8 @@ from anyformer.families import llama_like as like
 from anyformer.families.config_keys import each, flag, must, usual, whole
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
-from anyformer.families.statemap import PerHead, Rule, decoder_map
+from anyformer.families.statemap import Rule, decoder_map
+from anyformer.families.tensor_ops import PerHead
 
 
 def megatron(attention: str) -> dict[str, str]:

@@ -27,7 +27,8 @@ from anyformer.families.shards import (
     opened,
     read_json,
 )
-from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
+from anyformer.families.statemap import Entry, StateMap, uncovered
+from anyformer.families.tensor_ops import JOINED
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights

@@ -4,7 +4,8 @@ from typing import Any
 
 from anyformer.families.config_values import Values
 from anyformer.families.gptj import GPTJ, PARTS, UNREAD
-from anyformer.families.statemap import PerHead, Rule, decoder_map
+from anyformer.families.statemap import Rule, decoder_map
+from anyformer.families.tensor_ops import PerHead
 
 QUARTERS = Rule(
     "transformer.h.{i}.attn.qkv_proj.weight",

@@ -7,7 +7,8 @@ from anyformer.families import moe_like as moe
 from anyformer.families.config_keys import COMMON, GATED, TABLE, Key, SpecView, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.key_groups import RopeKeys
-from anyformer.families.statemap import Rule, Stacked, decoder_map
+from anyformer.families.statemap import Rule, decoder_map
+from anyformer.families.tensor_ops import Stacked
 from anyformer.specs.codec import Problems
 from anyformer.specs.model import ModelSpec
 

@@ -8,7 +8,8 @@ from anyformer.families import moe_like as moe
 from anyformer.families.config_keys import must, number, whole
 from anyformer.families.config_values import Values
 from anyformer.families.key_groups import RopeKeys
-from anyformer.families.statemap import Rule, Shaped
+from anyformer.families.statemap import Rule
+from anyformer.families.tensor_ops import Shaped
 
 FIRST, LAST, STEP = "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"
 

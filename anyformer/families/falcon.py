@@ -8,7 +8,8 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.key_groups import RopeKeys
 from anyformer.families.llama_like import BASE
-from anyformer.families.statemap import PerHead, StateMap, decoder_map
+from anyformer.families.statemap import StateMap, decoder_map
+from anyformer.families.tensor_ops import PerHead
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.specs.model import ModelSpec
 

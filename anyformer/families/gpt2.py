@@ -5,7 +5,8 @@ from typing import Any
 from anyformer.families.config_keys import Key, activation, flag, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, series, sizes
-from anyformer.families.statemap import Joined, Rule, Transposed, block_rules, decoder_map
+from anyformer.families.statemap import Rule, block_rules, decoder_map
+from anyformer.families.tensor_ops import Joined, Transposed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST
 

@@ -6,7 +6,8 @@ from anyformer.families.config_keys import SpecView, activation, each, flag, mus
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, ENDS, GPT2_INIT, MATRICES, NORMS, size_keys
-from anyformer.families.statemap import PerHead, decoder_map
+from anyformer.families.statemap import decoder_map
+from anyformer.families.tensor_ops import PerHead
 from anyformer.specs.model import ModelSpec
 
 

@@ -5,7 +5,8 @@ from anyformer.families.config_keys import activation, each, flag, number, usual
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
 from anyformer.families.key_groups import RopeKeys
-from anyformer.families.statemap import PerHead, decoder_map
+from anyformer.families.statemap import decoder_map
+from anyformer.families.tensor_ops import PerHead
 
 SMALL = {"kind": "small"}
 """How they were trained; files speak of plain draws."""

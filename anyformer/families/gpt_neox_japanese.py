@@ -7,7 +7,8 @@ from anyformer.families.config_keys import activation, usual, whole
 from anyformer.families.config_values import Values, without
 from anyformer.families.gpt_neox import SPELLED, GPTNeoX
 from anyformer.families.key_groups import RopeKeys
-from anyformer.families.statemap import PerHead, Rule, decoder_map
+from anyformer.families.statemap import Rule, decoder_map
+from anyformer.families.tensor_ops import PerHead
 from anyformer.specs.model import ModelSpec
 
 BLOCK, OURS = "gpt_neox_japanese.layers.{i}", "decoder.blocks.{i}.attention.body.o"

@@ -14,11 +14,7 @@ class InMemory(like.BertLike):
 
     body, head, output = "gte", ("lm_head", "dense", "layer_norm"), "lm_head.decoder"
     layers = "layers"
-    parts = {
-        **{name: f"self_attn.{name}_proj" for name in "qkvo"},
-        **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-        **{"attention_after": "post_attention_layernorm", "ffn_after": "post_mlp_layernorm"},
-    }
+    parts = like.LLAMA_PARTS
 
 
 class Gte(InMemory, kind="gte"):

@@ -6,8 +6,9 @@ from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
 from anyformer.families.longformer import GLOBAL, WINDOWS, local, read_windows, write_windows
-from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
-from anyformer.families.transformer import BASE, STACK_KEYS, TWO_DEPTHS, TwoStacks, layer_rules
+from anyformer.families.statemap import Rule, StateMap, block_rules
+from anyformer.families.tensor_ops import Shaped
+from anyformer.families.transformer import BASE, STACK_KEYS, TWO_DEPTHS, TwoStacks, check_depth, layer_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -39,6 +40,7 @@ class LED(TwoStacks, kind="led"):
         "the count, and a checkpoint that is loaded has it. Source tokens are global where global_mask says so",
     )  # fmt: skip
     architectures = ("LEDForConditionalGeneration",)
+    biased = True
     keys = {
         **STACK_KEYS,
         **usual(vocab_size=50265, bos_token_id=0, pad_token_id=1, eos_token_id=2),
@@ -60,16 +62,8 @@ class LED(TwoStacks, kind="led"):
     }  # fmt: skip
 
     @classmethod
-    def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
-        if isinstance(spec.head, TokenHead) and not spec.head.bias:
-            # The class has one, begins it with zeros, and leaves it so where files don't hold it.
-            return super().hf_from(spec.vary({"head.bias": True}))
-        return super().hf_from(spec)
-
-    @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        if c["num_hidden_layers"] not in (None, c["encoder_layers"]):
-            c.refuse("num_hidden_layers", f"{c['num_hidden_layers']} is not encoder_layers={c['encoder_layers']}")
+        check_depth(c)
         positions = {stack: c[f"max_{stack}_position_embeddings"] for stack in ("encoder", "decoder")}
         context = max(positions.values())
         windows = read_windows(c, c["encoder_layers"])

@@ -25,7 +25,8 @@ from anyformer.families.config_keys import (
 )
 from anyformer.families.config_values import Values
 from anyformer.families.key_groups import LAYERS, Arrangement, each_layer
-from anyformer.families.statemap import Rule, Slice, Stacked, StateMap
+from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.tensor_ops import Slice, Stacked
 from anyformer.specs.model import ModelSpec
 
 BASE: dict[str, Any] = like.BASE | {"ffn": {"kind": "moe"}}

@@ -4,7 +4,8 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import number
-from anyformer.families.statemap import HalvesSwapped, Rule
+from anyformer.families.statemap import Rule
+from anyformer.families.tensor_ops import HalvesSwapped
 
 NORM: dict[str, Any] = {"kind": "rmsnorm", "eps": 1e-6, "gain": "none"}
 TURNED = tuple(

@@ -23,11 +23,7 @@ class InMemory(like.BertLike):
     body = "nomic_bert"
     head = ("cls.predictions", "transform.dense", "transform.layer_norm")
     layers = "layers"
-    parts = {
-        **{name: f"self_attn.{name}_proj" for name in "qkvo"},
-        **{name: f"mlp.{name}_proj" for name in ("gate", "up", "down")},
-        **{"attention_after": "post_attention_layernorm", "ffn_after": "post_mlp_layernorm"},
-    }
+    parts = like.LLAMA_PARTS
 
 
 class NomicBert(InMemory, kind="nomic_bert"):

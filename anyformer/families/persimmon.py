@@ -7,7 +7,8 @@ from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.family import Family
 from anyformer.families.gpt2 import BASE
 from anyformer.families.key_groups import RopeKeys
-from anyformer.families.statemap import PerHead, decoder_map
+from anyformer.families.statemap import decoder_map
+from anyformer.families.tensor_ops import PerHead
 
 HEAD_NORMS = {"q_norm": "self_attn.q_layernorm", "k_norm": "self_attn.k_layernorm"}
 

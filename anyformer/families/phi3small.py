@@ -11,7 +11,8 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.key_groups import arranged, each_layer
 from anyformer.families.llama_like import PRE_NORMS
-from anyformer.families.statemap import PerHead, StateMap, block_rules, decoder_map
+from anyformer.families.statemap import StateMap, block_rules, decoder_map
+from anyformer.families.tensor_ops import PerHead
 from anyformer.parts.patterns.block_sparse import BlockSparse
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import pattern_of

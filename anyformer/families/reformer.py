@@ -8,8 +8,9 @@ from anyformer.families.config_keys import TEXTS, Key, activation, each, flag, m
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.key_groups import arranged
-from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
+from anyformer.families.statemap import Rule, StateMap, block_rules
 from anyformer.families.tasks import ANSWER, answer
+from anyformer.families.tensor_ops import Shaped
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.parts.positions.axial import Axial

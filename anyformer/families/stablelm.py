@@ -5,7 +5,8 @@ from anyformer.families.cohere import HEAD_NORM
 from anyformer.families.config_keys import flag, must, usual, whole
 from anyformer.families.family import Preset, sizes
 from anyformer.families.key_groups import RopeKeys
-from anyformer.families.statemap import Rule, Slice
+from anyformer.families.statemap import Rule
+from anyformer.families.tensor_ops import Slice
 
 
 class StableLM(like.LlamaLike, kind="stablelm"):

@@ -15,15 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from anyformer.families.tensor_ops import JOINED as JOINED
-from anyformer.families.tensor_ops import HalvesSwapped as HalvesSwapped
-from anyformer.families.tensor_ops import Joined as Joined
-from anyformer.families.tensor_ops import PerHead as PerHead
-from anyformer.families.tensor_ops import Shape as Shape
-from anyformer.families.tensor_ops import Shaped as Shaped
-from anyformer.families.tensor_ops import Slice as Slice
-from anyformer.families.tensor_ops import Stacked as Stacked
-from anyformer.families.tensor_ops import Transposed as Transposed
+from anyformer.families.tensor_ops import JOINED, Joined, Shape
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 

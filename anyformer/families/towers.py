@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import SpecError
 from anyformer.families.config_keys import Key
 from anyformer.families.config_values import REMOTE, Values, read_by
-from anyformer.families.statemap import Rule, Stacked, StateMap
+from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.tensor_ops import Stacked
 from anyformer.specs.codec import Problems
 from anyformer.specs.model import ModelSpec
 

@@ -4,12 +4,13 @@ Its weights were never released in a format that is still read. The public class
 checkpoints this family reads.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from anyformer.families.config_keys import SpecView, activation, each, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series
-from anyformer.families.statemap import Rule, Shaped, Sines, StateMap, block_rules
+from anyformer.families.statemap import Rule, Sines, StateMap, block_rules
+from anyformer.families.tensor_ops import Shaped
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -72,12 +73,27 @@ TWO_DEPTHS: dict[str, Any] = {
 """Sizes of a small config whose stacks differ."""
 
 
+def check_depth(c: Values) -> None:
+    """Refuse a number of layers that is not the encoder's, of which it is another name."""
+    if c["num_hidden_layers"] not in (None, c["encoder_layers"]):
+        c.refuse("num_hidden_layers", f"{c['num_hidden_layers']} is not encoder_layers={c['encoder_layers']}")
+
+
 class TwoStacks(Family):
     """What those classes share beyond their keys."""
 
     exempt = "padding on the left of a source: the class counts positions by column, padding included"
 
     written_from = (0, 0)
+    biased: ClassVar[bool] = False
+    """Whether the class adds a bias to the logits, which it does not train and which files may leave out."""
+
+    @classmethod
+    def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
+        if cls.biased and isinstance(spec.head, TokenHead) and not spec.head.bias:
+            # The class has one, begins it with zeros, and leaves it so where files don't hold it.
+            return super().hf_from(spec.vary({"head.bias": True}))
+        return super().hf_from(spec)
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

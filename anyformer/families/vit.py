@@ -6,8 +6,9 @@ from typing import Any
 from anyformer.families.config_keys import TABLE, Key, activation, are_whole, flag, is_whole, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
-from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
+from anyformer.families.statemap import Rule, StateMap, block_rules
 from anyformer.families.tasks import read_labels, write_labels
+from anyformer.families.tensor_ops import Shaped
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
 

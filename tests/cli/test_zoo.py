@@ -57,3 +57,20 @@ def test_zoo_as_json_has_numbers(capsys):
     (entry,) = data["presets"]
     assert entry["params"] == 8_030_261_248
     assert data["undisclosed"] == {}
+
+
+def test_zoo_families_has_every_state_and_what_a_type_needs(capsys):
+    done = run(capsys, "zoo", "--families")
+    assert done.status == 0
+    assert all(
+        word in " ".join(done.out.split()) for word in ("LlamaForCausalLM equal", "state-space layers", "equal, except")
+    )
+    data = run(capsys, "zoo", "--families", "mamba2", "--json").json
+    assert [(each["model_type"], each["state"]) for each in data["types"]] == [("mamba2", "not supported")]
+
+
+def test_zoo_families_filter_that_matches_nothing_names_the_nearest(capsys):
+    done = run(capsys, "zoo", "--families", "qwen3-next")
+    assert done.status == 2
+    assert "did you mean 'qwen3_next'?" in done.err
+    assert len(done.err) < 200

@@ -533,7 +533,7 @@ def test_gguf_file_of_another_kind_of_model_is_refused_by_key(arch, changes, wor
 
 def test_key_that_is_to_be_ignored_is_passed_over(tmp_path):
     file, _ = written(tmp_path, "llama", **{"attention.clamp_kqv": 3.0})
-    load(file, ignore_keys=("llama.attention.clamp_kqv",))
+    assert load(file, ignore_keys=("llama.attention.clamp_kqv",)).spec.attention.clip_qkv is None
 
 
 def test_gguf_file_without_a_tensor_or_with_another_is_refused(tmp_path):

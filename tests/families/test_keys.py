@@ -10,17 +10,8 @@ from anyformer.families.checkpoint import family_for
 from anyformer.families.config_keys import COMMON
 from anyformer.families.family import Family, families
 from anyformer.families.lookup import family_of
-from anyformer.families.statemap import (
-    HalvesSwapped,
-    Joined,
-    PerHead,
-    Rule,
-    Shaped,
-    Slice,
-    StateMap,
-    Transposed,
-    uncovered,
-)
+from anyformer.families.statemap import Rule, StateMap, uncovered
+from anyformer.families.tensor_ops import HalvesSwapped, Joined, PerHead, Shaped, Slice, Transposed
 from anyformer.families.zoo import named
 from tests.families.cases import gathered
 

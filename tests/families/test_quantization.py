@@ -442,13 +442,14 @@ def test_dtype_of_a_quantised_folder_is_that_of_its_plain_tensors(tmp_path):
 
 def test_scales_of_activations_and_caches_are_passed_over(tmp_path):
     stored_folder(tmp_path, compressed, {"form": "float-quantized", "bits": 8, "strategy": "tensor"})
-    tensors = load_file(tmp_path / "model.safetensors")
+    tensors, plain = load_file(tmp_path / "model.safetensors"), load(tmp_path)
     more = {
         "model.layers.0.self_attn.q_proj.input_scale": torch.ones(1),
         "model.layers.0.self_attn.k_scale": torch.ones(1),
     }
     save_file(tensors | more, tmp_path / "model.safetensors")
-    load(tmp_path)
+    again = load(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), again.parameters(), strict=True))
 
 
 def test_quantised_checkpoint_converts_to_a_plain_one(tmp_path, capsys):

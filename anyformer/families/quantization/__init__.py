@@ -8,6 +8,7 @@ fp32, rounded once to the model's dtype. Activations are never rounded, whatever
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class QuantizedWeight:
     """Stored names that belong to it and are of no use once its shape is known."""
 
 
-class Quantization(OpenAxis, axis="quantization", leaves="anyformer.families.quantization"):
+class Quantization(OpenAxis, abc.ABC, axis="quantization", leaves="anyformer.families.quantization"):
     """Base of the methods; one is made from the table in a config."""
 
     main: ClassVar[str]
@@ -85,13 +86,13 @@ class Quantization(OpenAxis, axis="quantization", leaves="anyformer.families.qua
         """Whether a tensor whose name ends so holds numbers of this method, and no plain weight."""
         return True
 
+    @abc.abstractmethod
     def described(self, stem: str, held: Mapping[str, Place], read: Read) -> QuantizedWeight:
         """The weight of one stem; StoredError if a tensor of it is missing or does not fit."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def rows(self, weight: QuantizedWeight, stored: Mapping[str, Tensor], rows: slice) -> Tensor:
         """Some rows of a weight, along its first dimension; `stored` has the tensors by what they are for."""
-        raise NotImplementedError
 
     def dequantised(self, weight: QuantizedWeight, stored: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
         """The whole weight."""
