@@ -22,7 +22,7 @@ from anyformer.cli.terminal import console, errors, live_bar, print_all, print_j
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.lab.plan import Budget, Plan
+    from anyformer.lab.quickstart_plan import Budget, Plan
     from anyformer.lab.quickstart import Comparison, Quickstart, Result, StepRecord
 
 MINUTES, MOST_MINUTES = 2.0, 5.0
@@ -101,7 +101,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _plan(given: argparse.Namespace) -> Plan:
-    from anyformer.lab.plan import Budget, Plan
+    from anyformer.lab.quickstart_plan import Budget, Plan
 
     named = {path: getattr(given, name) for name, (path, _, _) in SHORTCUTS.items()}
     changes = {path: value for path, value in named.items() if value is not None} | dict(given.changes)

@@ -1,148 +1,193 @@
-"""What `quickstart` is asked for: a small modern decoder unless told otherwise. Reading a plan loads no torch.
+"""The plan of a study: its variants with solved sizes, the steps of its runs, and its jobs; decided once and kept as plan.json.
 
-The sizes and rates were found by experiment (docs/performance.md); every one of them can be changed from outside.
+The same study again finds its plan and goes on with it, so that a budget in minutes means the same steps after a stop.
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from anyformer.errors import InputError, SpecError
-from anyformer.optim.schedule import Trapezoid
-from anyformer.specs.model import ModelSpec
-from anyformer.train.optim_config import Optim
+from anyformer.errors import InputError
+from anyformer.explain.costs import decodes
+from anyformer.files import replace_file
+from anyformer.lab.job import Job, config_data
+from anyformer.lab.results import VariantResult
+from anyformer.lab.study import Study
+from anyformer.lab.variants import Variant, scaled
+from anyformer.specs.codec import flatten
+from anyformer.train.config import Config
 
-SPEC: Mapping[str, Any] = {
-    "vocab": 3072, "width": 128, "depth": 4, "context": 256, "attention": {"heads": 4, "kv_heads": 2},
-    "position": {"kind": "rope"}, "ffn": {"kind": "swiglu"}, "norm": {"kind": "rmsnorm"},
-    "embed": {"kind": "tokens", "scale": "sqrt(width)"}, "head": {"kind": "lm", "tied": True},
-    "init": {"kind": "normal", "std": 0.02}, "ids": {"bos": 0, "eos": [0]},
-}  # fmt: skip
-LEAST_VOCAB = 257
-BATCH = 8
-"""Rows in a step."""
-LEAST = 0.25
-"""The share of a run by the clock that belongs to its steps, however long everything else takes."""
-
-
-def left_for_steps(total: float, before: float, after: float) -> float:
-    """Seconds that a run of so many has for its steps and the looks between them, if getting ready took `before` and
-    measuring and keeping the model will take `after`.
-    """
-    return max(total - before - after, LEAST * total)
+FILE = "plan.json"
+VERSION = 1
+FREE = ("seeds", "title", "claims", "metric")
+"""What may change when a study is continued: runs that are there stay, others are added."""
+TUNING_SEEDS = 1_000_000
+"""Learning rates are tuned on seeds from here on, so that no run is judged by what it was chosen by."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
-    """How long a run lasts: by the clock, or by a number of steps, which repeats to the bit.
+class PlannedVariant:
+    """A variant as plain data."""
 
-    By the clock it may ask for `least_steps`: a machine that has not made them when the seconds are over goes on until it
-    has, for `most_seconds` in all.
-    """
+    name: str
+    slug: str
+    changes: dict[str, Any]
+    solved: dict[str, Any]
+    off_by: float | None
+    config: dict[str, Any]
+    then: dict[str, Any] | None
+    convert: dict[str, Any]
+    params: int
+    train_flops: float
+    kv_bytes_per_token: float | None
+    steps: int
+    tokens_per_step: int
 
-    seconds: float | None = None
-    steps: int | None = None
-    least_steps: int = 0
-    most_seconds: float | None = None
+    @classmethod
+    def of(cls, variant: Variant, slug: str) -> Self:
+        last = variant.last
+        length = last.config.stages[-1].length
+        cached = last.spec.count().kv_bytes(length) / length if decodes(last.spec) else None
+        return cls(
+            name=variant.name, slug=slug, changes=dict(variant.changes), solved=dict(variant.solved),
+            off_by=variant.off_by, config=config_data(variant.run.config),
+            then=None if variant.then is None else config_data(variant.then.config), convert=dict(variant.convert),
+            params=variant.params, train_flops=variant.train_flops, kv_bytes_per_token=cached,
+            steps=last.config.steps, tokens_per_step=last.tokens_per_step,
+        )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.steps is None):
-            raise TypeError("a budget is either seconds or steps")
-        if bool(self.least_steps) != (self.most_seconds is not None) or (self.least_steps and self.seconds is None):
-            raise TypeError("least_steps and most_seconds go together, with seconds")
-
-    @property
-    def words(self) -> str:
-        """The budget for people; equal for equal budgets."""
-        if self.seconds is None:
-            return f"{self.steps} steps"
-        more = f", or {self.least_steps} steps in at most {self.most_seconds:g} s" if self.least_steps else ""
-        return f"{self.seconds:g} s{more}"
-
-    def progress(self, step: int, seconds: float) -> float:
-        """How much of the run is over before a step, from 0 to 1."""
-        if self.seconds is None:
-            return min(step / (self.steps or 1), 1.0)
-        spent = seconds / self.seconds
-        if self.least_steps and self.most_seconds:
-            # A slow machine goes by its steps, and one that is slower still by the longer time: each of the three only
-            # grows, and so does what is made of them, so that a schedule reaches its end when the run does.
-            spent = max(min(spent, step / self.least_steps), seconds / self.most_seconds)
-        return min(spent, 1.0)
-
-    def expected(self, step: int, seconds: float) -> float:
-        """The seconds of the whole run, at the speed so far."""
-        return seconds / max(self.progress(step, seconds), 1e-9)
+    def result(self, **more: Any) -> VariantResult:
+        """The variant in the results of a study."""
+        names = ("name", "changes", "solved", "off_by", "params", "train_flops", "kv_bytes_per_token", "steps")
+        same = {name: getattr(self, name) for name in (*names, "tokens_per_step")}
+        return VariantResult(**same, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is asked for."""
+    """All that is decided before the first run."""
 
-    text: str | None = None
-    """A text file; None is the Python standard library."""
-    budget: Budget = field(default_factory=lambda: Budget(seconds=120.0))
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Dotted names of the spec and their values."""
-    out: str | None = None
-    """The run folder; None: by `place`."""
-    device: str | None = None
-    """Where to train; None: on a CUDA device if there is one, else on the CPU."""
-    batch: int = BATCH
-    optim: Optim = field(default_factory=Optim)
-    schedule: Trapezoid = field(default_factory=Trapezoid)
-    seed: int = 0
+    study: dict[str, Any]
+    variants: list[PlannedVariant]
+    budget: str
+    """In words."""
+    match: str
+    machine: dict[str, Any]
+    devices: list[str]
+    """One for each run at a time."""
+    date: str
+    notes: list[str] = field(default_factory=list)
 
-    def spec(self) -> ModelSpec:
-        """The architecture that is asked for, if it can be trained to predict the next token of a text, which settles the
-        size of its vocabulary.
-        """
-        spec = ModelSpec.from_data(SPEC).vary(self.changes)
-        wrong: list[str] = []
-        if spec.topology != "decoder":
-            wrong.append(f"topology: {spec.topology!r} can't predict the next token of a text; leave it 'decoder'")
-        if not spec.head.predicts_tokens:
-            wrong.append(f"head.kind: {spec.head.kind!r} predicts no tokens; leave it 'lm'")
-        if spec.embed.reads != "input_ids":
-            wrong.append(f"embed.kind: {spec.embed.kind!r} reads no tokens; leave it 'tokens'")
-        if spec.vocab < LEAST_VOCAB:
-            wrong.append(
-                f"vocab: {spec.vocab} is less than {LEAST_VOCAB}: every byte needs a token, and one ends a text"
+    def jobs(self, study: Study, folder: Path, factors: Mapping[str, float] | None = None) -> list[Job]:
+        """The runs of the study, those that others begin from first. `factors`: on the learning rates of each variant."""
+        found: dict[str, Job] = {}
+        seeds = range(study.first_seed, study.first_seed + study.seeds)
+        for seed in seeds:
+            for variant in self.variants:
+                factor = (factors or {}).get(variant.name, 1.0)
+                for job in self._chain(study, folder, variant, seed, factor, f"runs/{variant.slug}/seed-{seed}"):
+                    found.setdefault(job.id, job)
+        first = [job for job in found.values() if not job.after]
+        return [*first, *(job for job in found.values() if job.after)]
+
+    def tuning_jobs(self, study: Study, folder: Path) -> list[tuple[str, float, Job]]:
+        """Runs that find the learning rates of each variant: its name, the factor, the job that is judged and those before."""
+        found: list[tuple[str, float, Job]] = []
+        for variant in self.variants:
+            for factor in study.tune.factors:
+                for seed in range(TUNING_SEEDS, TUNING_SEEDS + study.tune.seeds):
+                    place = f"tuning/{variant.slug}/lr-{factor:g}/seed-{seed}"
+                    for job in self._chain(study, folder, variant, seed, factor, place):
+                        found.append((variant.name, factor, job))
+        return found
+
+    def _chain(
+        self, study: Study, folder: Path, variant: PlannedVariant, seed: int, factor: float, place: str
+    ) -> list[Job]:
+        """The job of a variant with a seed, after the one that it begins from."""
+        measure = study.to_data()["measure"]
+        given: dict[str, Any] = {"variant": variant.name, "seed": seed, "measure": measure}
+        config = _scaled(variant.config, factor)
+        if variant.then is None:
+            return [Job(id=place, folder=str(folder / place), config=config, **given)]
+        shared = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
+        before = f"runs/first-{shared}/seed-{seed}"
+        first = Job(id=before, folder=str(folder / before), config=config, **given)
+        # The second run has learning rates of its own.
+        second = Job(
+            id=place, folder=str(folder / place), config=variant.then, after=before, start=first.folder,
+            convert=variant.convert, **given,
+        )  # fmt: skip
+        return [first, second]
+
+    def save(self, folder: Path) -> None:
+        text = json.dumps({"version": VERSION, **asdict(self)}, indent=1)
+        replace_file(folder / FILE, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The plan of a study's folder; None if there is none yet."""
+        place = folder / FILE
+        if not place.is_file():
+            return None
+        try:
+            data = json.loads(place.read_text(encoding="utf-8"))
+            if data.pop("version") != VERSION:
+                raise InputError(f"{place}: was made by another version of the lab; give --out another folder")
+            return cls(**{**data, "variants": [PlannedVariant(**each) for each in data["variants"]]})
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{place}: is no plan of a study: {error}; give --out another folder") from error
+
+    def check_same(self, study: Study, folder: Path) -> None:
+        """Refuse to go on with another study, naming what differs."""
+        was, now = (dict(flatten(each)) for each in (self.study, study.to_data()))
+        differ = [
+            f"{name}: was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
+            for name in sorted(was.keys() | now.keys())
+            if was.get(name) != now.get(name) and name.split(".")[0].split("[")[0] not in FREE
+        ]
+        if differ:
+            lines = "\n  ".join([f"{folder} holds another study, and can't be continued as this one:", *differ])
+            raise InputError(f"{lines}\nGive --out another folder, or set these back")
+
+
+def _scaled(data: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    if factor == 1.0:
+        return dict(data)
+    whole = {**data, "run": {**data["run"], "folder": "-"}}
+    return config_data(scaled(Config.from_data(whole), factor))
+
+
+def slugs(names: Sequence[str]) -> list[str]:
+    """A folder's name for each variant; different names never share one."""
+    found: list[str] = []
+    for name in names:
+        slug = re.sub(r"[^A-Za-z0-9._=+-]+", "-", name).strip("-.") or "variant"
+        if slug != name or slug in found:
+            slug = (
+                f"{slug[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+                if slug in found or len(slug) > 60
+                else slug
             )
-        if spec.context < 2:
-            wrong.append(f"context: {spec.context} leaves nothing to predict; give at least 2")
-        if wrong:
-            raise SpecError(wrong, "quickstart")
-        return spec
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed: {self.seed} is not from 0 to 2^63 - 1")
-
-    @property
-    def base(self) -> Path:
-        """The folder of the plain run on the same text, with which others are compared."""
-        stem = "" if self.text is None else f"-{_slug(Path(self.text).name.split('.')[0])}"
-        parent = Path("runs") if self.out is None else Path(self.out).parent
-        return parent / f"quickstart{stem}"
-
-    @property
-    def place(self) -> Path:
-        """The run folder. Each set of changes and each seed has its own, so that runs can be compared."""
-        if self.out is not None:
-            return Path(self.out)
-        pieces = [f"{name.removesuffix('.kind')}={value}" for name, value in sorted(self.changes.items())]
-        pieces += [f"seed={self.seed}"] if self.seed else []
-        shown = [_slug(piece) for piece in pieces]
-        name = "+".join([self.base.name, *shown])
-        if shown != pieces or len(name) > 120:
-            # Two sets of changes must not share a folder because a name can't hold all of them.
-            name = f"{name[:100]}-{hashlib.sha256(repr(pieces).encode()).hexdigest()[:6]}"
-        return self.base.with_name(name)
+        found.append(slug)
+    return found
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=]+", "-", text).strip("-.") or "text"
+def plan_of(every: Sequence[Variant], study: Study, **more: Any) -> Plan:
+    """A plan of solved variants."""
+    named = zip(every, slugs([variant.name for variant in every]), strict=True)
+    return Plan(study=study.to_data(), variants=[PlannedVariant.of(each, slug) for each, slug in named], **more)
+
+
+def with_threads(variant: Variant, threads: int) -> Variant:
+    """The same with so many cores for each operation on a CPU, unless the config says how many."""
+
+    def set_in(config: Config) -> Config:
+        return config if config.compute.threads else replace(config, compute=replace(config.compute, threads=threads))
+
+    then = None if variant.then is None else replace(variant.then, config=set_in(variant.then.config))
+    return replace(variant, run=replace(variant.run, config=set_in(variant.run.config)), then=then)

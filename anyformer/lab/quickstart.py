@@ -23,7 +23,7 @@ from anyformer.files import NewFolder, settle
 from anyformer.generation.generate import generate
 from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.generation.text.prompt import read_prompt
-from anyformer.lab.plan import LEAST, Budget, Plan, left_for_steps
+from anyformer.lab.quickstart_plan import LEAST, Budget, Plan, left_for_steps
 from anyformer.model.build import build
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import SPEC as SPEC_FILE

@@ -30,12 +30,13 @@ from anyformer.parts.quantized import is_quantized
 from anyformer.specs.codec import flatten
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
-from anyformer.train.checkpoint import FOLDER, Contents, Lock, Saver, Table, last_state, name_of, resume, verify
+from anyformer.train.checkpoint import FOLDER, Contents, Saver, Table, last_state, name_of, resume, verify
 from anyformer.train.compile import compiled, recompute
 from anyformer.train.config import Config, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured
 from anyformer.train.distributed.sharded_checkpoint import fill, gathered_contents, save_parts
+from anyformer.train.lock import Lock
 from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.ranks import ALONE, Meshes, Ranks, joined
 from anyformer.train.resolve import Needs, needs

@@ -126,10 +126,10 @@ class Trainer:
         config: Config,
         *,
         sample: Sample | None = None,
-        about: Callable[[Components], About] = about_of,
+        about: Callable[[Components], About] | None = about_of,
         loggers: Sequence[Logger] = (),
     ) -> None:
-        """`about` is what the report says about the run; `loggers` are added to those that the config names."""
+        """`about` is what the report says about the run, None: there is no report; `loggers` are added to the config's."""
         self.config, self.sample, self.about, self.loggers = config, sample, about, tuple(loggers)
         self.total = config.steps
         self.components = Components(config)
@@ -168,8 +168,8 @@ class Trainer:
         loggers = LoggerGroup([])
         if components.ranks.is_rank0 and (progress.step < end or unmeasured):
             # One that can't begin is an error before the first step.
-            report = Report(self.folder, self.about(components))
-            loggers = LoggerGroup([*services(self.config.run.log, self.folder), *self.loggers, report])
+            report = [] if self.about is None else [Report(self.folder, self.about(components))]
+            loggers = LoggerGroup([*services(self.config.run.log, self.folder), *self.loggers, *report])
             loggers.begin(self.folder.resolve().name, self.config.to_data(), progress.step)
         with StopSignals() as stopping, Metrics(self.folder, loggers, quiet=not components.ranks.is_rank0) as metrics:
             if place is not None:

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from anyformer.errors import TrainingError
-from anyformer.train.checkpoint import LOCK_FILE, Lock
+from anyformer.train.lock import LOCK_FILE, Lock
 from tests.train.faulty import forked
 
 

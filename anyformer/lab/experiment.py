@@ -1,0 +1,385 @@
+"""A study carried out: planned, run by a queue of workers, measured, and read into results. It may be stopped at any time.
+
+The same call goes on where it stopped: the plan is kept, finished runs are kept, and half-done ones resume. This process
+loads no torch; its workers do.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from anyformer.errors import InputError, file_fault
+from anyformer.files import finite, replace_file
+from anyformer.lab import derived
+from anyformer.lab.job import Job
+from anyformer.lab.match import matched
+from anyformer.lab.plan import Plan, plan_of, with_threads
+from anyformer.lab.queue import JobEvent, Queue, Slot
+from anyformer.lab.results import BASE, Results, RunResult, VariantResult
+from anyformer.lab.study import Budget, Study
+from anyformer.lab.time_match import match_time
+from anyformer.lab.variants import Run, Variant, read_base, stepped, variants
+from anyformer.train.lock import Lock
+
+COSTS, STUDY, LOGS, CLOCK = "costs.json", "study.toml", "workers", "clock.json"
+CONTEXT = 0.75 * 2**30
+"""Bytes that a process takes on a GPU besides what it trains with."""
+ROOM = 0.9
+"""The share of a GPU's free memory that runs side by side may take."""
+SIDE_BY_SIDE = 14
+"""Runs on one GPU at most: beyond this its kernels wait for each other."""
+CALIBRATION = 2.0
+"""Seconds of steps by which a time is converted into steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of the study begins or goes on: what is done, and how much of it."""
+
+    what: str
+    done: float = 0.0
+    of: float = 0.0
+    jobs_done: int = 0
+    jobs: int = 0
+    seconds_left: float | None = None
+    news: str = ""
+    """Something that people should see, such as a run that failed."""
+
+
+Watch = Callable[[Stage], None]
+
+
+@dataclass
+class Experiment:
+    """A study in a folder."""
+
+    study: Study
+    folder: Path
+    device: str = ""
+    """cpu, cuda or cuda:1; empty: all CUDA devices, or the CPU."""
+    at_once: int = 0
+    """Runs at a time on each device; 0: as many as cores and memory allow."""
+    command: str = ""
+    watch: Watch = lambda stage: None
+    failed: dict[str, str] = field(default_factory=dict)
+    """Jobs that left no result, and why."""
+
+    def run(self) -> Results:
+        """Plan if need be, execute what is left, measure, and write the results."""
+        with self._held(), Queue([Slot(device=self.device)], self.folder / LOGS) as queue:
+            plan = self._plan(queue)
+            queue.slots = [Slot(device=name) for name in plan.devices]
+            if queue.workers:
+                queue.workers[0].slot = queue.slots[0]
+            self._discard_failed(plan)
+            with self._clock():
+                factors = self._tune(queue, plan)
+                self._execute(queue, plan.jobs(self.study, self.folder, factors), "training")
+            self._costs(queue, plan)
+        results = self.results(plan, factors)
+        results.save(self.folder)
+        return results
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with Lock(self.folder):
+                yield
+        except PermissionError as error:
+            raise InputError(f"--out: {file_fault(error, self.folder)}") from error
+
+    def _plan(self, queue: Queue) -> Plan:
+        """The plan that is there, or a new one."""
+        plan = Plan.read(self.folder)
+        if plan is None:
+            plan = self.make_plan(queue)
+            plan.save(self.folder)
+        else:
+            plan.check_same(self.study, self.folder)
+        text = self.study.to_toml()
+        replace_file(self.folder / STUDY, lambda beside: beside.write_text(text, encoding="utf-8"))
+        return plan
+
+    def make_plan(self, queue: Queue) -> Plan:
+        """Solve sizes, convert the budget, and look for all that is wrong before anything runs."""
+        study = self.study
+        budget = Budget.parse(study.budget) if study.budget else None
+        base = read_base(study)
+        if budget is not None and budget.kind != "seconds":
+            base = stepped(base, _steps(budget, base))
+        every = variants(study, base)
+        if study.match.to in ("params", "flops"):
+            # A first time with the steps of the config: what can't be solved should not wait for torch.
+            matched(every, study.match)
+        devices, threads = self._devices(queue, every)
+        every = [with_threads(variant, threads) for variant in every] if threads else every
+        base = every[0].run
+        words = f"{base.config.steps:,} steps"
+        if budget is not None and budget.kind == "seconds":
+            base, words = self._convert(queue, base, budget, devices)
+        if base.config.steps != every[0].run.config.steps:
+            every = [with_threads(v, threads) if threads else v for v in variants(study, base)]
+        notes: list[str] = []
+        match study.match.to:
+            case "params" | "flops":
+                every = matched(every, study.match)
+            case "time":
+                every, noise = match_time(every, study, lambda some: self._measured(queue, some, "matching times"))
+                notes.append(noise)
+            case _:
+                pass
+        machine = self._check(queue, every)
+        return plan_of(
+            every, study, budget=words, match=_match_words(study, every), machine=machine, devices=devices,
+            date=time.strftime("%Y-%m-%d"), notes=notes,
+        )  # fmt: skip
+
+    def _devices(self, queue: Queue, every: Sequence[Variant]) -> tuple[list[str], int]:
+        """A device for each run at a time, and the threads of each on a CPU (0: it runs elsewhere)."""
+        self.watch(Stage(what="looking at the machine"))
+        cores = len(os.sched_getaffinity(0))
+        count = len(every) * self.study.seeds
+        found = [] if self.device == "cpu" else queue.ask({"do": "devices"})[0]
+        chosen = [pair for pair in found if self.device in ("", "cuda", pair[0])]
+        if self.device not in ("", "cpu") and not chosen:
+            known = ", ".join(["cpu", *(name for name, _ in found)])
+            raise InputError(f"--device: {self.device!r} is not here; there are {known}")
+        if not chosen:
+            at_once = min(self.at_once or cores, count)
+            return ["cpu"] * at_once, max(1, cores // at_once)
+        queue.workers[0].slot = Slot(device=chosen[0][0])
+        needed = self._memory(queue, every) + CONTEXT
+        # Each run keeps a core busy with launching its kernels.
+        most = max(1, min(SIDE_BY_SIDE, cores // len(chosen), *(int(ROOM * free / needed) for _, free in chosen)))
+        each = min(self.at_once or most, -(-count // len(chosen)))
+        return [name for _ in range(each) for name, _ in chosen], 0
+
+    def _memory(self, queue: Queue, every: Sequence[Variant]) -> float:
+        return float(queue.ask({"do": "check", "jobs": [job.to_data() for job in _probes(every)]})[0]["memory"])
+
+    def _check(self, queue: Queue, every: Sequence[Variant]) -> dict[str, Any]:
+        """The machine, if nothing is wrong with any variant."""
+        self.watch(Stage(what="checking every variant"))
+        found = queue.ask({"do": "check", "jobs": [job.to_data() for job in _probes(every)]})[0]
+        if found["wrong"]:
+            lines = [f"{name}: {' '.join(why.split())}" for name, why in found["wrong"].items()]
+            raise InputError("\n  ".join(["these variants can't be trained, so nothing was begun:", *lines]))
+        return found["machine"]
+
+    def _convert(self, queue: Queue, base: Run, budget: Budget, devices: list[str]) -> tuple[Run, str]:
+        """A time as steps, by steps that all workers make at once; what is evaluated on the way is paid from it."""
+        self.watch(Stage(what="measuring how long a step takes"))
+        queue.slots = [Slot(device=name) for name in devices]
+        for worker, slot in zip(queue.workers, queue.slots, strict=False):
+            worker.slot = slot
+        job = _probe(BASE, base)
+        asked = {"do": "calibrate", "job": job.to_data(), "seconds": CALIBRATION}
+        found = queue.ask(asked, workers=len(devices))
+        step, look, final = (
+            median(each[name] for each in found) for name in ("step_seconds", "eval_seconds", "final_seconds")
+        )
+        left = budget.amount - final
+        if left < step:
+            raise InputError(
+                f"budget: {budget.amount:g} s are too few for one evaluation, which takes {final:.1f} s here; give each run "
+                f"at least {final + 20 * step:.0f} s, or hold out a smaller part of the text"
+            )
+        every = base.config.run.eval_every
+        # By default a run is evaluated twenty times, whatever its length.
+        steps = int(left / (step + look / every)) if every else int((left - min(20 * look, left / 2)) / step)
+        base = stepped(base, max(1, steps))
+        words = f"{budget.amount:g} s a run, converted into {base.config.steps:,} steps of {step * 1000:.1f} ms"
+        return base, words
+
+    def _measured(self, queue: Queue, every: Sequence[Variant], what: str) -> dict[str, Any]:
+        jobs = [job.to_data() for job in _probes(every)]
+        report = lambda done, of: self.watch(Stage(what=what, done=done, of=of))  # noqa: E731
+        asked = {"do": "costs", "jobs": jobs, "measure": self.study.to_data()["measure"]}
+        return queue.ask(asked, report)[0]
+
+    def _discard_failed(self, plan: Plan) -> None:
+        """Runs that failed are tried again; those that diverged have an answer."""
+        from anyformer.lab.job import RESULT
+
+        every = [*plan.jobs(self.study, self.folder), *(job for _, _, job in plan.tuning_jobs(self.study, self.folder))]
+        for job in every:
+            found = job.result()
+            if found is not None and found.status in ("failed", "out of memory"):
+                (Path(job.folder) / RESULT).unlink(missing_ok=True)
+
+    def _execute(self, queue: Queue, jobs: Sequence[Job], what: str) -> None:
+        """Execute what is not done yet; a run that fails is marked, and the others go on."""
+        left = [job for job in jobs if job.result() is None]
+        progress = _Progress(jobs, left, what, self.watch)
+        for event in queue.run(left):
+            if event.event == "failed":
+                self.failed[event.job.id] = event.error
+            progress.tell(event)
+
+    def _tune(self, queue: Queue, plan: Plan) -> dict[str, float]:
+        """The factor on the learning rates of each variant that was best on seeds of its own."""
+        if not self.study.tune.factors:
+            return {}
+        jobs = plan.tuning_jobs(self.study, self.folder)
+        self._execute(queue, [job for _, _, job in jobs], "tuning learning rates")
+        best: dict[str, float] = {}
+        for variant in plan.variants:
+            losses: dict[float, list[float]] = {}
+            for name, factor, job in jobs:
+                if name == variant.name and (variant.then is None or job.after):
+                    found = job.result()
+                    value = None if found is None else found.value(self.study.metric)
+                    losses.setdefault(factor, []).append(float("inf") if value is None else value)
+            best[variant.name] = min(losses, key=lambda factor: sum(losses[factor]))
+        return best
+
+    def _costs(self, queue: Queue, plan: Plan) -> None:
+        """Measure what each variant costs, once; nothing else runs meanwhile."""
+        place = self.folder / COSTS
+        if not self.study.measure.speeds or place.is_file():
+            return
+        jobs = [
+            Job(id=each.slug, folder="-", variant=each.name, seed=0, config=each.then or each.config).to_data()
+            for each in plan.variants
+        ]
+        report = lambda done, of: self.watch(Stage(what="measuring speeds", done=done, of=of))  # noqa: E731
+        asked = {"do": "costs", "jobs": jobs, "measure": self.study.to_data()["measure"]}
+        text = json.dumps(finite(queue.ask(asked, report)[0]), indent=1)
+        replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+    @contextmanager
+    def _clock(self) -> Iterator[None]:
+        """Count the time of all parts of the study."""
+        place, began = self.folder / CLOCK, time.monotonic()
+        before = _read(place).get("seconds", 0.0)
+        try:
+            yield
+        finally:
+            text = json.dumps({"seconds": before + time.monotonic() - began})
+            replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+    def results(self, plan: Plan | None = None, factors: Mapping[str, float] | None = None) -> Results:
+        """What is there so far."""
+        plan = plan or Plan.read(self.folder)
+        if plan is None:
+            raise InputError(f"{self.folder}: is no study yet")
+        study, factors = self.study, factors or {}
+        judged = [job for job in plan.jobs(study, self.folder, factors) if not job.id.startswith("runs/first-")]
+        runs = {job.id: job.result() or self._missing(job) for job in judged}
+        costs, notes = _read(self.folder / COSTS), list(plan.notes)
+        tuning: dict[str, float] = {}
+        for name, _, _ in plan.tuning_jobs(study, self.folder):
+            # Each of these runs cost as much as one that is judged.
+            flops = next(each.train_flops for each in plan.variants if each.name == name)
+            tuning[name] = tuning.get(name, 0.0) + flops
+        found: list[VariantResult] = []
+        for variant in plan.variants:
+            own = [runs[job.id] for job in judged if job.variant == variant.name]
+            measured = costs.get(variant.name, {})
+            notes += [
+                f"{variant.name}: seed {run.seed} {run.status}: {run.reason}" for run in own if run.status != "finished"
+            ]
+            if measured.get("reason"):
+                notes.append(f"{variant.name}: not all costs could be measured: {measured['reason']}")
+            found.append(variant.result(
+                speeds=measured.get("speeds", {}), peak_memory=measured.get("peak_memory"), runs=own,
+                lr_factor=factors.get(variant.name), tuning_flops=tuning.get(variant.name, 0.0),
+            ))  # fmt: skip
+        results = Results(
+            title=study.title or f"Variants of {study.base}", metric=study.metric, study=study.to_data(), command=self.command,
+            budget=plan.budget, match=plan.match, machine=_machine_words(plan), date=plan.date, notes=notes,
+            seconds=_read(self.folder / CLOCK).get("seconds", 0.0), variants=found, claims=list(study.claims),
+        )  # fmt: skip
+        return derived.with_derived(results, study)
+
+    def _missing(self, job: Job) -> RunResult:
+        why = self.failed.get(job.id) or self.failed.get(job.after) or "it was not run yet"
+        return RunResult(seed=job.seed, status="failed", reason=why)
+
+
+def read_jobs(folder: Path) -> list[Job]:
+    """The jobs of a planned study, in order."""
+    plan = Plan.read(folder)
+    if plan is None:
+        raise InputError(f"{folder}: is no planned study; plan one with anyformer ablate --plan-only")
+    return plan.jobs(Study.from_data(plan.study), folder)
+
+
+def _read(place: Path) -> dict[str, Any]:
+    try:
+        return json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _probe(name: str, run: Run) -> Job:
+    """A job that is only looked at or timed."""
+    from anyformer.lab.job import config_data
+
+    return Job(id=name, folder="-", variant=name, seed=0, config=config_data(run.config))
+
+
+def _probes(every: Sequence[Variant]) -> list[Job]:
+    return [_probe(variant.name, variant.last) for variant in every]
+
+
+def _steps(budget: Budget, base: Run) -> int:
+    """Steps of a budget in tokens or FLOPs, or the steps themselves."""
+    if budget.kind == "steps":
+        return max(1, round(budget.amount))
+    each = base.tokens_per_step if budget.kind == "tokens" else base.train_flops / base.config.steps
+    if budget.amount < each:
+        raise InputError(f"budget: {budget.amount:g} {budget.kind} are less than one step takes, {each:g}")
+    return int(budget.amount / each)
+
+
+def _match_words(study: Study, every: Sequence[Variant]) -> str:
+    if study.match.to == "none":
+        return "nothing is matched: variants have the sizes that they are given"
+    names = {"params": "parameters", "flops": "training FLOPs", "time": "measured time of a step times the steps"}
+    worst = max((abs(variant.off_by or 0.0) for variant in every), default=0.0)
+    return f"equal {names[study.match.to]}, within {worst:.2%} of the base, by {', '.join(study.match.by)}"
+
+
+def _machine_words(plan: Plan) -> str:
+    machine, at_once = plan.machine, len(plan.devices)
+    device = machine.get("cpu") if machine.get("device") == "cpu" else machine.get("device")
+    return f"{device}, {at_once} run{'' if at_once == 1 else 's'} at a time"
+
+
+class _Progress:
+    """How far a study is, by the steps of all its runs, and how long the rest will take."""
+
+    def __init__(self, jobs: Sequence[Job], left: Sequence[Job], what: str, watch: Watch) -> None:
+        self.what, self.watch, self.jobs = what, watch, len(jobs)
+        self.finished = len(jobs) - len(left)
+        self.sizes = {job.id: sum(stage["steps"] for stage in job.config["stages"]) for job in left}
+        self.done = dict.fromkeys(self.sizes, 0.0)
+        self.began = time.monotonic()
+        self._show()
+
+    def tell(self, event: JobEvent) -> None:
+        size, news = self.sizes[event.job.id], ""
+        if event.event == "progress":
+            self.done[event.job.id] = size * event.done / max(event.of, 1)
+        elif event.event in ("done", "failed"):
+            self.done[event.job.id], self.finished = size, self.finished + 1
+            status = event.value["status"] if event.event == "done" else "failed"
+            why = (event.value["reason"] if event.event == "done" else event.error).split("\n")[0]
+            news = "" if status == "finished" else f"{event.job.variant}, seed {event.job.seed}: {status}: {why}"
+        self._show(news)
+
+    def _show(self, news: str = "") -> None:
+        done, of = sum(self.done.values()), float(sum(self.sizes.values()))
+        spent = time.monotonic() - self.began
+        left = spent * (of - done) / done if done > 0 else None
+        self.watch(Stage(
+            what=self.what, done=done, of=of, jobs_done=self.finished, jobs=self.jobs, seconds_left=left, news=news,
+        ))  # fmt: skip
