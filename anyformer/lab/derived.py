@@ -14,8 +14,9 @@ from anyformer.lab.variants import LR, label
 
 def with_derived(results: Results, study: Study) -> Results:
     """The results with a variant for each group of runs, called after what its members have in common."""
+    given = results
     for derive in study.derive:
-        groups = [_group(name, members, derive) for name, members in _members(results, derive).items()]
+        groups = [_group(name, members, derive) for name, members in _members(given, derive).items()]
         judged = results.metric == derive.name
         results = replace(
             results, variants=[*groups, *results.variants], base=groups[0].name if judged else results.base

@@ -8,26 +8,28 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
-from anyformer.errors import InputError, file_fault
+from anyformer.errors import InputError, TrainingError, file_fault
 from anyformer.files import finite, replace_file
 from anyformer.lab import derived
-from anyformer.lab.job import Job
+from anyformer.lab.job import RESULT, Job, config_data
 from anyformer.lab.match import matched
-from anyformer.lab.plan import Plan, plan_of, with_threads
+from anyformer.lab.plan import Plan, PlannedVariant, plan_of, with_threads
+from anyformer.lab.progress import Progress, Stage, Watch, clock, seconds_of
 from anyformer.lab.queue import JobEvent, Queue, Slot
-from anyformer.lab.results import BASE, Results, RunResult, VariantResult
+from anyformer.lab.results import BASE, Results, RunResult, VariantResult, higher_is_better
 from anyformer.lab.study import Budget, Study
 from anyformer.lab.time_match import match_time
 from anyformer.lab.variants import Run, Variant, read_base, stepped, variants
+from anyformer.train.config import EVALS
 from anyformer.train.lock import Lock
 
-COSTS, STUDY, LOGS, CLOCK = "costs.json", "study.toml", "workers", "clock.json"
+COSTS, STUDY, LOGS, TUNED = "costs.json", "study.toml", "workers", "tuned.json"
 CONTEXT = 0.75 * 2**30
 """Bytes that a process takes on a GPU besides what it trains with."""
 ROOM = 0.9
@@ -38,21 +40,12 @@ CALIBRATION = 2.0
 """Seconds of steps by which a time is converted into steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """A part of the study begins or goes on: what is done, and how much of it."""
+class Engine(Protocol):
+    """What executes the runs of a study in place of worker processes of this machine."""
 
-    what: str
-    done: float = 0.0
-    of: float = 0.0
-    jobs_done: int = 0
-    jobs: int = 0
-    seconds_left: float | None = None
-    news: str = ""
-    """Something that people should see, such as a run that failed."""
-
-
-Watch = Callable[[Stage], None]
+    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
+        """Execute all jobs that are not done yet, each after the one that it begins from."""
+        ...
 
 
 @dataclass
@@ -67,24 +60,57 @@ class Experiment:
     """Runs at a time on each device; 0: as many as cores and memory allow."""
     command: str = ""
     watch: Watch = lambda stage: None
+    planned: Callable[[Plan], None] = lambda plan: None
+    """Told what is planned before the first run begins."""
+    engine: Engine | None = None
+    """Planning and the measurement of speeds stay with this machine."""
+    elsewhere: bool = False
+    """Runs are executed on other machines: which devices and cores they have is not known here."""
     failed: dict[str, str] = field(default_factory=dict)
     """Jobs that left no result, and why."""
+    notes: list[str] = field(default_factory=list)
+    """What went wrong besides."""
+    _drafted: list[Variant] = field(default_factory=list, repr=False)
 
     def run(self) -> Results:
         """Plan if need be, execute what is left, measure, and write the results."""
-        with self._held(), Queue([Slot(device=self.device)], self.folder / LOGS) as queue:
+        return run_together([self])[0]
+
+    def plan(self) -> tuple[Plan, float | None]:
+        """Plan if need be, and execute nothing; the plan, and about how many seconds its runs take on this machine."""
+        self.check()
+        with self._held(), Queue([Slot(device="" if self.elsewhere else self.device)], self.folder / LOGS) as queue:
             plan = self._plan(queue)
-            queue.slots = [Slot(device=name) for name in plan.devices]
-            if queue.workers:
-                queue.workers[0].slot = queue.slots[0]
-            self._discard_failed(plan)
-            with self._clock():
-                factors = self._tune(queue, plan)
-                self._execute(queue, plan.jobs(self.study, self.folder, factors), "training")
-            self._costs(queue, plan)
-        results = self.results(plan, factors)
-        results.save(self.folder)
-        return results
+            return plan, None if self.elsewhere else self._forecast(queue, plan)
+
+    def _forecast(self, queue: Queue, plan: Plan) -> float:
+        """Seconds of all runs, by steps of the base that all workers make at once; other variants by their FLOPs."""
+        base, study = plan.variants[0], self.study
+        step, look, final = self._calibrated(queue, _job_of(base), plan.devices)
+        one = step * base.steps + look * EVALS + final
+        tuning = len(study.tune.factors) * study.tune.seeds
+        runs = sum(each.train_flops for each in plan.variants) / base.train_flops * (study.seeds + tuning)
+        return one * runs / len(plan.devices)
+
+    def check(self) -> None:
+        """Refuse what can't be before anything is written, and before torch is waited for."""
+        plan = Plan.read(self.folder)
+        if plan is None:
+            self._draft()
+        else:
+            plan.check_same(self.study, self.folder)
+
+    def _draft(self) -> list[Variant]:
+        """All variants with the steps that are known, before any is solved; that they can be is tried."""
+        if not self._drafted:
+            study, base = self.study, read_base(self.study)
+            budget = Budget.parse(study.budget) if study.budget else None
+            if budget is not None and budget.kind != "seconds":
+                base = stepped(base, _steps(budget, base))
+            self._drafted = variants(study, base)
+            if study.match.to in ("params", "flops"):
+                matched(self._drafted, study.match)
+        return self._drafted
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -109,15 +135,8 @@ class Experiment:
 
     def make_plan(self, queue: Queue) -> Plan:
         """Solve sizes, convert the budget, and look for all that is wrong before anything runs."""
-        study = self.study
+        study, every = self.study, self._draft()
         budget = Budget.parse(study.budget) if study.budget else None
-        base = read_base(study)
-        if budget is not None and budget.kind != "seconds":
-            base = stepped(base, _steps(budget, base))
-        every = variants(study, base)
-        if study.match.to in ("params", "flops"):
-            # A first time with the steps of the config: what can't be solved should not wait for torch.
-            matched(every, study.match)
         devices, threads = self._devices(queue, every)
         every = [with_threads(variant, threads) for variant in every] if threads else every
         base = every[0].run
@@ -143,6 +162,8 @@ class Experiment:
 
     def _devices(self, queue: Queue, every: Sequence[Variant]) -> tuple[list[str], int]:
         """A device for each run at a time, and the threads of each on a CPU (0: it runs elsewhere)."""
+        if self.elsewhere:
+            return [""], 0
         self.watch(Stage(what="looking at the machine"))
         cores = len(os.sched_getaffinity(0))
         count = len(every) * self.study.seeds
@@ -175,28 +196,32 @@ class Experiment:
 
     def _convert(self, queue: Queue, base: Run, budget: Budget, devices: list[str]) -> tuple[Run, str]:
         """A time as steps, by steps that all workers make at once; what is evaluated on the way is paid from it."""
+        step, look, final = self._calibrated(queue, _probe(BASE, base), devices)
+        left = budget.amount - final
+        if left < step:
+            raise InputError(
+                f"budget: {budget.amount:g} s are too few for one evaluation, which takes {final:.2g} s here; give each run "
+                f"at least {final + 20 * step:.2g} s, or hold out a smaller part of the text"
+            )
+        every = base.config.run.eval_every
+        # By default a run is evaluated so many times, whatever its length.
+        steps = int(left / (step + look / every)) if every else int((left - min(EVALS * look, left / 2)) / step)
+        base = stepped(base, max(1, steps))
+        words = f"{budget.amount:g} s a run, converted into {base.config.steps:,} steps of {step * 1000:.1f} ms"
+        return base, words
+
+    def _calibrated(self, queue: Queue, job: Job, devices: list[str]) -> tuple[float, float, float]:
+        """Seconds of a step, of an evaluation on the way and of the last one, while all workers do the same."""
         self.watch(Stage(what="measuring how long a step takes"))
         queue.slots = [Slot(device=name) for name in devices]
         for worker, slot in zip(queue.workers, queue.slots, strict=False):
             worker.slot = slot
-        job = _probe(BASE, base)
         asked = {"do": "calibrate", "job": job.to_data(), "seconds": CALIBRATION}
         found = queue.ask(asked, workers=len(devices))
         step, look, final = (
             median(each[name] for each in found) for name in ("step_seconds", "eval_seconds", "final_seconds")
         )
-        left = budget.amount - final
-        if left < step:
-            raise InputError(
-                f"budget: {budget.amount:g} s are too few for one evaluation, which takes {final:.1f} s here; give each run "
-                f"at least {final + 20 * step:.0f} s, or hold out a smaller part of the text"
-            )
-        every = base.config.run.eval_every
-        # By default a run is evaluated twenty times, whatever its length.
-        steps = int(left / (step + look / every)) if every else int((left - min(20 * look, left / 2)) / step)
-        base = stepped(base, max(1, steps))
-        words = f"{budget.amount:g} s a run, converted into {base.config.steps:,} steps of {step * 1000:.1f} ms"
-        return base, words
+        return step, look, final
 
     def _measured(self, queue: Queue, every: Sequence[Variant], what: str) -> dict[str, Any]:
         jobs = [job.to_data() for job in _probes(every)]
@@ -204,40 +229,25 @@ class Experiment:
         asked = {"do": "costs", "jobs": jobs, "measure": self.study.to_data()["measure"]}
         return queue.ask(asked, report)[0]
 
-    def _discard_failed(self, plan: Plan) -> None:
-        """Runs that failed are tried again; those that diverged have an answer."""
-        from anyformer.lab.job import RESULT
-
-        every = [*plan.jobs(self.study, self.folder), *(job for _, _, job in plan.tuning_jobs(self.study, self.folder))]
-        for job in every:
-            found = job.result()
-            if found is not None and found.status in ("failed", "out of memory"):
-                (Path(job.folder) / RESULT).unlink(missing_ok=True)
-
-    def _execute(self, queue: Queue, jobs: Sequence[Job], what: str) -> None:
-        """Execute what is not done yet; a run that fails is marked, and the others go on."""
-        left = [job for job in jobs if job.result() is None]
-        progress = _Progress(jobs, left, what, self.watch)
-        for event in queue.run(left):
-            if event.event == "failed":
-                self.failed[event.job.id] = event.error
-            progress.tell(event)
-
-    def _tune(self, queue: Queue, plan: Plan) -> dict[str, float]:
+    def _tuned(self, plan: Plan) -> dict[str, float]:
         """The factor on the learning rates of each variant that was best on seeds of its own."""
         if not self.study.tune.factors:
             return {}
-        jobs = plan.tuning_jobs(self.study, self.folder)
-        self._execute(queue, [job for _, _, job in jobs], "tuning learning rates")
-        best: dict[str, float] = {}
+        place, jobs = self.folder / TUNED, plan.tuning_jobs(self.study, self.folder)
+        # Decided once: runs are there that have these.
+        best: dict[str, float] = _read(place)
+        if best:
+            return best
+        sign = -1.0 if higher_is_better(self.study.metric) else 1.0
         for variant in plan.variants:
             losses: dict[float, list[float]] = {}
             for name, factor, job in jobs:
-                if name == variant.name and (variant.then is None or job.after):
+                if name == variant.name and not job.shared:
                     found = job.result()
                     value = None if found is None else found.value(self.study.metric)
-                    losses.setdefault(factor, []).append(float("inf") if value is None else value)
+                    losses.setdefault(factor, []).append(float("inf") if value is None else sign * value)
             best[variant.name] = min(losses, key=lambda factor: sum(losses[factor]))
+        replace_file(place, lambda beside: beside.write_text(json.dumps(best), encoding="utf-8"))
         return best
 
     def _costs(self, queue: Queue, plan: Plan) -> None:
@@ -245,40 +255,32 @@ class Experiment:
         place = self.folder / COSTS
         if not self.study.measure.speeds or place.is_file():
             return
-        jobs = [
-            Job(id=each.slug, folder="-", variant=each.name, seed=0, config=each.then or each.config).to_data()
-            for each in plan.variants
-        ]
+        jobs = [_job_of(each).to_data() for each in plan.variants]
         report = lambda done, of: self.watch(Stage(what="measuring speeds", done=done, of=of))  # noqa: E731
         asked = {"do": "costs", "jobs": jobs, "measure": self.study.to_data()["measure"]}
-        text = json.dumps(finite(queue.ask(asked, report)[0]), indent=1)
-        replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-    @contextmanager
-    def _clock(self) -> Iterator[None]:
-        """Count the time of all parts of the study."""
-        place, began = self.folder / CLOCK, time.monotonic()
-        before = _read(place).get("seconds", 0.0)
         try:
-            yield
-        finally:
-            text = json.dumps({"seconds": before + time.monotonic() - began})
-            replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
+            found = queue.ask(asked, report)[0]
+        except TrainingError as error:
+            # What was trained is not lost by it; the next call tries again.
+            self.notes.append(f"speeds could not be measured: {error}")
+            return
+        text = json.dumps(finite(found), indent=1)
+        replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
 
     def results(self, plan: Plan | None = None, factors: Mapping[str, float] | None = None) -> Results:
         """What is there so far."""
         plan = plan or Plan.read(self.folder)
         if plan is None:
             raise InputError(f"{self.folder}: is no study yet")
-        study, factors = self.study, factors or {}
-        judged = [job for job in plan.jobs(study, self.folder, factors) if not job.id.startswith("runs/first-")]
+        study, factors = self.study, factors or _read(self.folder / TUNED)
+        judged = [job for job in plan.jobs(study, self.folder, factors) if not job.shared]
         runs = {job.id: job.result() or self._missing(job) for job in judged}
-        costs, notes = _read(self.folder / COSTS), list(plan.notes)
+        costs, notes = _read(self.folder / COSTS), [*plan.notes, *self.notes]
         tuning: dict[str, float] = {}
-        for name, _, _ in plan.tuning_jobs(study, self.folder):
-            # Each of these runs cost as much as one that is judged.
+        for name, _, job in plan.tuning_jobs(study, self.folder):
+            # Each of these runs, with the one that it begins from, cost as much as one that is judged.
             flops = next(each.train_flops for each in plan.variants if each.name == name)
-            tuning[name] = tuning.get(name, 0.0) + flops
+            tuning[name] = tuning.get(name, 0.0) + (0.0 if job.shared else flops)
         found: list[VariantResult] = []
         for variant in plan.variants:
             own = [runs[job.id] for job in judged if job.variant == variant.name]
@@ -295,13 +297,71 @@ class Experiment:
         results = Results(
             title=study.title or f"Variants of {study.base}", metric=study.metric, study=study.to_data(), command=self.command,
             budget=plan.budget, match=plan.match, machine=_machine_words(plan), date=plan.date, notes=notes,
-            seconds=_read(self.folder / CLOCK).get("seconds", 0.0), variants=found, claims=list(study.claims),
+            seconds=seconds_of(self.folder), variants=found, claims=list(study.claims),
         )  # fmt: skip
         return derived.with_derived(results, study)
 
     def _missing(self, job: Job) -> RunResult:
         why = self.failed.get(job.id) or self.failed.get(job.after) or "it was not run yet"
         return RunResult(seed=job.seed, status="failed", reason=why)
+
+
+def run_together(experiments: Sequence[Experiment]) -> list[Results]:
+    """Several studies on one queue, so that none waits for the last run of another."""
+    first = experiments[0]
+    for each in experiments:
+        each.check()
+    with ExitStack() as stack:
+        for each in experiments:
+            stack.enter_context(each._held())
+        queue = stack.enter_context(Queue([Slot(device=first.device)], first.folder / LOGS))
+        plans = [each._plan(queue) for each in experiments]
+        devices = max((plan.devices for plan in plans), key=len)
+        queue.slots = [Slot(device=name) for name in devices]
+        for worker, slot in zip(queue.workers, queue.slots, strict=False):
+            worker.slot = slot
+        planned = list(zip(experiments, plans, strict=True))
+        for each, plan in planned:
+            each.planned(plan)
+        with clock([each.folder for each in experiments]) as note:
+            tuning = [job for each, plan in planned for _, _, job in plan.tuning_jobs(each.study, each.folder)]
+            if tuning:
+                _execute(queue, experiments, tuning, "tuning learning rates", note)
+            factors = [each._tuned(plan) for each, plan in planned]
+            jobs = [plan.jobs(each.study, each.folder, by) for (each, plan), by in zip(planned, factors, strict=True)]
+            _execute(queue, experiments, [job for some in jobs for job in some], "training", note)
+        for each, plan in planned:
+            each._costs(queue, plan)
+    found = [each.results(plan, by) for (each, plan), by in zip(planned, factors, strict=True)]
+    for each, results in zip(experiments, found, strict=True):
+        results.save(each.folder)
+    return found
+
+
+def _execute(
+    queue: Queue, experiments: Sequence[Experiment], jobs: Sequence[Job], what: str, note: Callable[[], None]
+) -> None:
+    """Execute what is not done yet; a run that fails is marked, and the others go on."""
+    # Variants may share a run.
+    every = list({job.id: job for job in jobs}.values())
+    left = [job for job in every if _is_left(job)]
+    progress = Progress(every, left, what, experiments[0].watch)
+    for event in (experiments[0].engine or queue).run(left):
+        if event.event == "failed":
+            for each in experiments:
+                each.failed[event.job.id] = event.error
+        if event.event in ("done", "failed"):
+            note()
+        progress.tell(event)
+
+
+def _is_left(job: Job) -> bool:
+    """Whether a job is to be executed. Runs that failed are tried again; those that diverged have an answer."""
+    found = job.result()
+    if found is not None and found.status in ("failed", "out of memory"):
+        (Path(job.folder) / RESULT).unlink(missing_ok=True)
+        return True
+    return found is None
 
 
 def read_jobs(folder: Path) -> list[Job]:
@@ -321,9 +381,12 @@ def _read(place: Path) -> dict[str, Any]:
 
 def _probe(name: str, run: Run) -> Job:
     """A job that is only looked at or timed."""
-    from anyformer.lab.job import config_data
-
     return Job(id=name, folder="-", variant=name, seed=0, config=config_data(run.config))
+
+
+def _job_of(variant: PlannedVariant) -> Job:
+    """The run of a planned variant that is judged, to be timed."""
+    return Job(id=variant.slug, folder="-", variant=variant.name, seed=0, config=variant.then or variant.config)
 
 
 def _probes(every: Sequence[Variant]) -> list[Job]:
@@ -352,34 +415,3 @@ def _machine_words(plan: Plan) -> str:
     machine, at_once = plan.machine, len(plan.devices)
     device = machine.get("cpu") if machine.get("device") == "cpu" else machine.get("device")
     return f"{device}, {at_once} run{'' if at_once == 1 else 's'} at a time"
-
-
-class _Progress:
-    """How far a study is, by the steps of all its runs, and how long the rest will take."""
-
-    def __init__(self, jobs: Sequence[Job], left: Sequence[Job], what: str, watch: Watch) -> None:
-        self.what, self.watch, self.jobs = what, watch, len(jobs)
-        self.finished = len(jobs) - len(left)
-        self.sizes = {job.id: sum(stage["steps"] for stage in job.config["stages"]) for job in left}
-        self.done = dict.fromkeys(self.sizes, 0.0)
-        self.began = time.monotonic()
-        self._show()
-
-    def tell(self, event: JobEvent) -> None:
-        size, news = self.sizes[event.job.id], ""
-        if event.event == "progress":
-            self.done[event.job.id] = size * event.done / max(event.of, 1)
-        elif event.event in ("done", "failed"):
-            self.done[event.job.id], self.finished = size, self.finished + 1
-            status = event.value["status"] if event.event == "done" else "failed"
-            why = (event.value["reason"] if event.event == "done" else event.error).split("\n")[0]
-            news = "" if status == "finished" else f"{event.job.variant}, seed {event.job.seed}: {status}: {why}"
-        self._show(news)
-
-    def _show(self, news: str = "") -> None:
-        done, of = sum(self.done.values()), float(sum(self.sizes.values()))
-        spent = time.monotonic() - self.began
-        left = spent * (of - done) / done if done > 0 else None
-        self.watch(Stage(
-            what=self.what, done=done, of=of, jobs_done=self.finished, jobs=self.jobs, seconds_left=left, news=news,
-        ))  # fmt: skip

@@ -33,6 +33,8 @@ class Job:
     """The folder of those weights."""
     convert: dict[str, Any] = field(default_factory=dict)
     """Surgery on them."""
+    shared: bool = False
+    """Whether it is only there for others to begin from."""
     measure: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

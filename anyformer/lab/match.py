@@ -5,7 +5,8 @@ whole layers, whole feed-forward channels. Loads no torch; times are measured el
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from anyformer.errors import InputError, SpecError
@@ -15,8 +16,13 @@ from anyformer.lab.variants import Variant
 Cost = Callable[[Variant], float]
 ROUND = (8, 1)
 """Feed-forward widths are multiples of the first of these that is close enough: kernels like round numbers."""
-LARGEST = 2**20
-"""No knob is turned further."""
+LARGEST = {"depth": 4096}
+"""No knob is turned further than this, or `FAR`: where layers share their parameters, for example, no depth is enough."""
+FAR = 2**20
+SKIP = 8
+"""So many values in a row may be none that a spec can have before there are no others."""
+PART = re.compile(r"^(?:(?:encoder|decoder)\.)?(?:layers\.[^.]+\.)?")
+"""Where a name says something of some layers only."""
 NEIGHBOURS = 3
 """How many values of a coarse knob on either side of the best one are tried for the next knob to make up."""
 
@@ -57,15 +63,22 @@ def matched(every: Sequence[Variant], match: Match, cost: Cost | None = None) ->
 
 def _unmet(variant: Variant, best: Trial, match: Match) -> str:
     chosen = ", ".join(f"{name}={value}" for name, value in best.variant.solved.items()) or "as it is"
-    return f"{variant.name}: the closest is {chosen}, {best.off_by:+.2%}"
+    return f"{variant.name}: the closest is {chosen}, {best.off_by:+.3%}"
 
 
 def solve(variant: Variant, cost: Cost, target: float, match: Match) -> Trial:
     """The best values of the knobs, one after the other. What the variant itself is about is never turned."""
     off_by = cost(variant) / target - 1
     as_is = Trial(variant=replace(variant, off_by=off_by), off_by=off_by)
-    knobs = [knob for knob in match.by if knob not in variant.changes]
+    knobs = [knob for knob in match.by if not varied(variant, knob)]
     return as_is if as_is.distance <= match.within or not knobs else _turn(as_is, cost, target, match, knobs)
+
+
+def varied(variant: Variant, knob: str) -> bool:
+    """Whether a variant is about a knob itself, in all layers or in some."""
+    if knob == "steps":
+        return any(name.startswith("stages") and name.endswith("steps") for name in variant.changes)
+    return any(PART.sub("", name) == knob for name in variant.changes)
 
 
 def _turn(now: Trial, cost: Cost, target: float, match: Match, knobs: Sequence[str]) -> Trial:
@@ -76,9 +89,8 @@ def _turn(now: Trial, cost: Cost, target: float, match: Match, knobs: Sequence[s
         middle = _bisect(now.variant, knob, step, cost, target)
         if middle is None:
             continue
-        tried = [
-            trial for k in _around(middle, bool(rest)) if (trial := _trial(now.variant, knob, k * step, cost, target))
-        ]
+        reach = NEIGHBOURS if rest else 1
+        tried = _around(now.variant, knob, middle, step, cost, target, reach)
         for trial in sorted(tried, key=lambda each: each.distance):
             settled = _turn(trial, cost, target, match, rest) if rest and trial.distance > match.within else trial
             best = min(best, settled, key=lambda each: each.distance)
@@ -87,11 +99,17 @@ def _turn(now: Trial, cost: Cost, target: float, match: Match, knobs: Sequence[s
     return best
 
 
-def _around(middle: int, wide: bool) -> Iterator[int]:
-    for away in range(NEIGHBOURS + 1 if wide else 2):
-        yield middle + away
-        if away and middle > away:
-            yield middle - away
+def _around(variant: Variant, knob: str, middle: int, step: int, cost: Cost, target: float, reach: int) -> list[Trial]:
+    """The value itself, and so many on either side of it that a spec can have."""
+    found = [_trial(variant, knob, middle * step, cost, target)]
+    for way in (1, -1):
+        at, left = middle, reach
+        while left and abs(at - middle) < SKIP * reach and at + way > 0:
+            at += way
+            trial = _trial(variant, knob, at * step, cost, target)
+            found.append(trial)
+            left -= trial is not None
+    return [trial for trial in found if trial is not None]
 
 
 def _steps(variant: Variant, knob: str) -> tuple[int, ...]:
@@ -108,13 +126,15 @@ def _steps(variant: Variant, knob: str) -> tuple[int, ...]:
 def _bisect(variant: Variant, knob: str, step: int, cost: Cost, target: float) -> int | None:
     """The largest multiple of the step whose cost is not above the target; of those that can't be, the next one counts."""
     low, high = 0, 1
-    while high * step <= LARGEST:
+    while high * step <= LARGEST.get(knob, FAR):
         trial = _next_valid(variant, knob, high, step, cost, target)
         if trial is None:
             return low or None
         if trial.off_by > 0:
             break
         low, high = high, high * 2
+    else:
+        return low
     while high - low > 1:
         middle = (low + high) // 2
         trial = _next_valid(variant, knob, middle, step, cost, target)
@@ -123,7 +143,7 @@ def _bisect(variant: Variant, knob: str, step: int, cost: Cost, target: float) -
 
 
 def _next_valid(variant: Variant, knob: str, value: int, step: int, cost: Cost, target: float) -> Trial | None:
-    for higher in range(value, value + 8):
+    for higher in range(value, value + SKIP):
         if (trial := _trial(variant, knob, higher * step, cost, target)) is not None:
             return trial
     return None
@@ -137,5 +157,6 @@ def _trial(variant: Variant, knob: str, value: int, cost: Cost, target: float) -
         made = variant.with_steps(value) if knob == "steps" else variant.with_spec({knob: value})
     except (SpecError, InputError):
         return None
+    made = replace(made, solved={**variant.solved, knob: value})
     off_by = cost(made) / target - 1
-    return Trial(variant=replace(made, solved={**variant.solved, knob: value}, off_by=off_by), off_by=off_by)
+    return Trial(variant=replace(made, off_by=off_by), off_by=off_by)

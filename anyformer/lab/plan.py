@@ -113,13 +113,13 @@ class Plan:
         given: dict[str, Any] = {"variant": variant.name, "seed": seed, "measure": measure}
         config = _scaled(variant.config, factor)
         if variant.then is None:
-            return [Job(id=place, folder=str(folder / place), config=config, **given)]
+            return [Job(id=str(folder / place), folder=str(folder / place), config=config, **given)]
         shared = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:10]
-        before = f"runs/first-{shared}/seed-{seed}"
-        first = Job(id=before, folder=str(folder / before), config=config, **given)
+        before = str(folder / f"runs/first-{shared}/seed-{seed}")
+        first = Job(id=before, folder=before, config=config, shared=True, **given)
         # The second run has learning rates of its own.
         second = Job(
-            id=place, folder=str(folder / place), config=variant.then, after=before, start=first.folder,
+            id=str(folder / place), folder=str(folder / place), config=variant.then, after=before, start=before,
             convert=variant.convert, **given,
         )  # fmt: skip
         return [first, second]
@@ -145,10 +145,12 @@ class Plan:
     def check_same(self, study: Study, folder: Path) -> None:
         """Refuse to go on with another study, naming what differs."""
         was, now = (dict(flatten(each)) for each in (self.study, study.to_data()))
+        # Learning rates that were tuned were chosen by the metric.
+        free = tuple(name for name in FREE if name != "metric" or not study.tune.factors)
         differ = [
             f"{name}: was {was.get(name, 'not set')!r}, is {now.get(name, 'not set')!r}"
             for name in sorted(was.keys() | now.keys())
-            if was.get(name) != now.get(name) and name.split(".")[0].split("[")[0] not in FREE
+            if was.get(name) != now.get(name) and name.split(".")[0].split("[")[0] not in free
         ]
         if differ:
             lines = "\n  ".join([f"{folder} holds another study, and can't be continued as this one:", *differ])

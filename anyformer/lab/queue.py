@@ -6,8 +6,6 @@ worker that had it last, where its kernels are compiled already.
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -80,13 +78,11 @@ class Worker:
 
     def stop(self) -> None:
         """Ask it to save and to end."""
-        with contextlib.suppress(OSError):
-            os.kill(self._process.pid, signal.SIGTERM)
+        self._process.terminate()
 
     def close(self, *, grace: float = 0.0) -> None:
-        """End it; within so many seconds by itself if there is something to be saved."""
+        """End it; within so many seconds by itself if it was asked to stop and has something to save."""
         if grace:
-            self.stop()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(grace if self.job is not None else 0.1)
         with contextlib.suppress(OSError):
@@ -111,6 +107,7 @@ class Queue:
     folder: Path
     """Where they keep their logs."""
     workers: list[Worker] = field(default_factory=list)
+    started: int = 0
     answers: "SimpleQueue[tuple[Worker, dict[str, Any]]]" = field(default_factory=SimpleQueue)
 
     def __enter__(self) -> Self:
@@ -127,9 +124,16 @@ class Queue:
         self.workers = []
 
     def _start(self, slot: Slot) -> Worker:
-        worker = Worker(slot, self.answers, self.folder / f"worker-{len(self.workers)}.log")
+        worker = Worker(slot, self.answers, self.folder / f"worker-{self.started}.log")
+        self.started += 1
         self.workers.append(worker)
         return worker
+
+    def _lose(self, worker: Worker) -> None:
+        """Let go of a worker that is gone; another one may take its place."""
+        if worker in self.workers:
+            self.workers.remove(worker)
+            worker.close()
 
     def ask(
         self,
@@ -137,14 +141,26 @@ class Queue:
         report: Callable[[int, int], None] = lambda done, of: None,
         workers: int = 1,
     ) -> list[Any]:
-        """One request to some workers at the same time, alone on the machine; what each of them answers."""
+        """One request to some workers at the same time, alone on the machine; what each of them answers.
+
+        One that dies, or has died since it was asked last, is replaced once.
+        """
         while len(self.workers) < workers:
             self._start(self.slots[len(self.workers) % len(self.slots)])
-        asked, found = self.workers[:workers], dict[int, Any]()
+        asked, found, attempts = self.workers[:workers], dict[int, Any](), 1
         for worker in asked:
             worker.ask(request)
         while len(found) < len(asked):
             worker, answer = self.answers.get()
+            if answer["event"] == "gone":
+                self._lose(worker)
+            if worker not in asked:
+                continue
+            if answer["event"] == "gone" and attempts < ATTEMPTS:
+                attempts += 1
+                asked[asked.index(worker)] = other = self._start(worker.slot)
+                other.ask(request)
+                continue
             if answer["event"] == "progress":
                 report(answer["done"], answer["of"])
             elif answer["event"] == "done":
@@ -173,16 +189,15 @@ class Queue:
             yield from self._hand_out(waiting, known, over)
             worker, answer = self.answers.get()
             job = worker.job
+            if answer["event"] == "gone":
+                self._lose(worker)
             if job is None:
-                if answer["event"] == "gone":
-                    self.workers.remove(worker)
                 continue
             match answer["event"]:
                 case "progress":
                     yield JobEvent(job=job, event="progress", done=answer["done"], of=answer["of"])
                     continue
                 case "gone":
-                    self.workers.remove(worker)
                     attempts[job.id] = attempts.get(job.id, 0) + 1
                     if attempts[job.id] < ATTEMPTS:
                         waiting.appendleft(job)
@@ -191,6 +206,9 @@ class Queue:
                     yield JobEvent(job=job, event="failed", error=why)
                 case "done":
                     yield JobEvent(job=job, event="done", value=answer["value"])
+                case "failed" if answer.get("kind") == "Interrupted":
+                    # Somebody asked the worker to stop, not the study: it ends now, and its job is given out again.
+                    continue
                 case _:
                     yield JobEvent(job=job, event="failed", error=answer["error"])
             worker.job = None

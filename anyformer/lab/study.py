@@ -94,12 +94,17 @@ class Measure:
 
     lengths: tuple[int, ...] = ()
     """Row lengths at which the held-out loss is measured too, as `loss@512`."""
+    rows: tuple[Literal["stream", "packed", "padded"], ...] = ()
+    """Other kinds of rows in which the held-out loss is measured too, as `loss_packed`: variants of `data.rows` compare only
+    by rows of one kind."""
     steps_to: tuple[float, ...] = ()
     """Held-out losses; how many steps a run took to reach each, as `steps_to_3.5`."""
     gradients: bool = False
     """The gradient norm of each layer before the first step and after the last one."""
     speeds: bool = True
     """Tokens per second in training and decoding, and peak memory, of each variant alone on the device."""
+    decode: bool = True
+    """Whether decoding is among the speeds."""
     decode_batch: int = 8
     """Rows of the measured decoding."""
     decode_context: int = 0
@@ -159,6 +164,8 @@ class Study:
     design: Design = "one"
     """one: one axis at a time; grid: all combinations; leave-one-out: each axis alone is set to the value that leaves a
     feature of the base out."""
+    cross: tuple[str, ...] = ()
+    """Axes of `vary` that the base and every other variant are combined with, such as `lr`."""
     variants: tuple[Bundle, ...] = ()
     """Further variants, several changes each."""
     match: Match = field(default_factory=Match)
@@ -185,11 +192,23 @@ class Study:
         names = [bundle.name for bundle in self.variants]
         for name in sorted({name for name in names if names.count(name) > 1 or name == BASE}):
             yield "variants", f"{name!r} is there twice; every variant needs a name of its own ({BASE!r} is the base's)"
+        for name in self.cross:
+            if name not in self.axes():
+                yield "cross", f"{name!r} is no axis of vary{nearest(name, self.axes())}"
         for name, values in self.axes().items():
             if not values and self.design != "leave-one-out":
                 yield f"vary.{name}", "has no value; give at least one"
         if not self.axes() and not self.variants and self.seeds < 2:
             yield "vary", "nothing is varied, and one run has nothing to be compared with; add an axis or more seeds"
+        if self.budget:
+            try:
+                Budget.parse(self.budget)
+            except InputError as error:
+                yield "budget", str(error).removeprefix("budget: ")
+        varied = {*self.axes(), *(name for bundle in self.variants for name in dotted(bundle.set))}
+        for derive in self.derive:
+            if derive.along not in varied:
+                yield "derive", f"along: {derive.along!r} is not varied{nearest(derive.along, varied)}"
         if self.match.to == "time" and not self.measure.speeds:
             yield "measure.speeds", "is false, and match.to = 'time' needs it"
 
@@ -231,7 +250,7 @@ class Study:
         return tomli_w.dumps(self.to_data())
 
 
-BUDGET = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([kKMGB]?)\s*([A-Za-z]+)\s*")
+BUDGET = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([kKMGB]?)\s*([A-Za-z]+)\s*")
 UNITS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "m": 60.0, "min": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0}
 Spent = Literal["seconds", "steps", "tokens", "flops"]
 COUNTS: dict[str, Spent] = {"step": "steps", "steps": "steps", "token": "tokens", "tokens": "tokens"}
@@ -255,8 +274,8 @@ class Budget:
             allowed = "write a time (90s, 5m, 2h), or 2000 steps, 20M tokens, 1e15 flops"
             raise InputError(f"budget: {text!r} can't be read; {allowed}")
         amount = float(match[1]) * LARGE[match[2]]
-        if not amount > 0:
-            raise InputError(f"budget: {text!r} is not above 0")
+        if not 0 < amount < float("inf"):
+            raise InputError(f"budget: {text!r} is not a finite amount above 0")
         if unit in UNITS:
             if match[2]:
                 raise InputError(f"budget: {text!r} is no time; write 90s, 5m or 2h")

@@ -14,14 +14,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anyformer.convert.surgery import Surgery, operate
-from anyformer.errors import AnyformerError, InputError, TrainingError
+from anyformer.convert.surgery import operate
+from anyformer.errors import AnyformerError, TrainingError
 from anyformer.families.io import load
 from anyformer.files import finite, replace_file
 from anyformer.lab.job import RESULT, Job, read_result
 from anyformer.lab.measurements import measurements
 from anyformer.lab.results import RunResult, Status
 from anyformer.lab.study import Measure
+from anyformer.lab.variants import surgery_of
 from anyformer.model.native_checkpoint import save
 from anyformer.train.checkpoint import FOLDER
 from anyformer.train.config import Config
@@ -51,7 +52,7 @@ def run_job(job: Job, *, device: str = "", report: Report = lambda step, of: Non
         return found
     folder = Path(job.folder)
     try:
-        result = _train(job, device, report)
+        result = _unbegun(job) or _train(job, device, report)
     except (AnyformerError, MemoryError, RuntimeError, ValueError, OSError) as error:
         if isinstance(error, Interrupted | OSError):
             raise
@@ -59,10 +60,22 @@ def run_job(job: Job, *, device: str = "", report: Report = lambda step, of: Non
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(finite(asdict(result)), allow_nan=False)
     replace_file(folder / RESULT, lambda beside: beside.write_text(text, encoding="utf-8"))
-    # What only a resume needs.
-    for left in (FOLDER, START):
-        shutil.rmtree(folder / left, ignore_errors=True)
+    if result.status in ("finished", "diverged"):
+        # What only a resume needs; a run that failed is tried again, and goes on from there.
+        for left in (FOLDER, START):
+            shutil.rmtree(folder / left, ignore_errors=True)
     return result
+
+
+def _unbegun(job: Job) -> RunResult | None:
+    """The result of a run that has nothing to begin from, because the one before it was lost."""
+    before = read_result(Path(job.start)) if job.after else None
+    if not job.after or (before is not None and before.status == "finished"):
+        return None
+    status, why = (
+        ("failed", "has no result") if before is None else (before.status, f"{before.status}: {before.reason}")
+    )
+    return RunResult(seed=job.seed, status=status, reason=f"the run that it begins from {why}")
 
 
 def _train(job: Job, device: str, report: Report) -> RunResult:
@@ -135,16 +148,8 @@ def _converted(job: Job) -> str:
         return job.start
     place = Path(job.folder) / START
     if not (place / "spec.toml").is_file():
-        try:
-            surgery = Surgery(**job.convert)
-        except TypeError as error:
-            raise InputError(
-                f"then.convert: {error}; it takes the fields of anyformer.convert.surgery.Surgery"
-            ) from error
-        if surgery.pool == "random" and surgery.seed is None:
-            surgery = Surgery(**job.convert, seed=job.seed)
         place.parent.mkdir(parents=True, exist_ok=True)
-        save(operate(load(job.start, device="cpu"), surgery), place)
+        save(operate(load(job.start, device="cpu"), surgery_of(job.convert, job.seed)), place)
     return str(place)
 
 

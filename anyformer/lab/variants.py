@@ -1,4 +1,7 @@
-"""From a study to its variants: a name, a whole config and a spec each, or every reason why one can't be. Loads no torch."""
+"""From a study to its variants: a name, a whole config and a spec each, or every reason why one can't be.
+
+Loads no torch, unless the study has surgery between two runs.
+"""
 
 import itertools
 import json
@@ -6,17 +9,21 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyformer.data.shards import open_index
-from anyformer.errors import AnyformerError, InputError, SpecError
+from anyformer.errors import AnyformerError, InputError, SpecError, nearest
 from anyformer.lab.quickstart_plan import SPEC as QUICKSTART
 from anyformer.lab.results import BASE
 from anyformer.lab.study import MOST_VARIANTS, Study, dotted
 from anyformer.specs.codec import Table, flatten, nest, write
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 from anyformer.train.config import Config, in_familiar_words
 from anyformer.train.resolve import resolved, specs_of
+
+if TYPE_CHECKING:
+    from anyformer.convert.surgery import Surgery
 
 SECTIONS = frozenset(each.name for each in fields(Config))
 """First parts of the dotted names that belong to the config of a run; all others belong to the spec."""
@@ -101,7 +108,12 @@ def read_base(study: Study) -> Run:
     if wrong:
         raise InputError(f"set.{wrong[0]}: is for variants; in `set` write optim.matrices=..., or the table [then]")
     config = _config(data, config_changes, study.base)
-    return Run(config=config, spec=_resolved(config, spec_changes))
+    spec = _resolved(config, spec_changes)
+    if "stages" not in data and not any(name.startswith("stages") and name.endswith("length") for name in given):
+        short = [replace(stage, length=min(stage.length, spec.context)) for stage in config.stages]
+        config = replace(config, stages=tuple(short))
+    run = Run(config=config, spec=spec)
+    return changed(run, {}) if spec_changes else run
 
 
 def _base_data(base: str) -> Table:
@@ -128,7 +140,7 @@ def _base_data(base: str) -> Table:
 def _config(data: Table, changes: Mapping[str, Any], source: str) -> Config:
     import tomli_w
 
-    if "stages" not in data and not any(name.startswith("stages") for name in changes):
+    if "stages" not in data:
         data = {**data, "stages": [dict(USUAL)]}
     if "data" not in data and "data.folder" not in changes:
         raise InputError(
@@ -201,7 +213,7 @@ def scaled(config: Config, factor: float) -> Config:
 
 def variants(study: Study, base: Run) -> list[Variant]:
     """The base and all that it is compared with; every reason why one of them can't be in one InputError."""
-    wrong, found = list[str](), list[Variant]()
+    wrong, found, known = list[str](), list[Variant](), dict[str, str]()
     for name, changes in [(BASE, dict[str, Any]()), *_asked(study, base)]:
         try:
             made = _variant(study, base, name, changes)
@@ -211,11 +223,11 @@ def variants(study: Study, base: Run) -> list[Variant]:
         except AnyformerError as error:
             wrong.append(f"{name}: {' '.join(str(error).split())}")
             continue
-        same = next((each for each in found if _identity(each) == _identity(made)), None)
-        if same is None:
+        same = known.setdefault(_identity(made), name)
+        if same == name:
             found.append(made)
-        elif same.name != BASE:
-            wrong.append(f"{name}: is the same as {same.name}; leave one of them out")
+        elif same != BASE:
+            wrong.append(f"{name}: is the same as {same}; leave one of them out")
     names = [each.name for each in found]
     wrong += [f"{name}: is there twice" for name in sorted({n for n in names if names.count(n) > 1})]
     for claim in study.claims:
@@ -234,7 +246,8 @@ def _identity(variant: Variant) -> str:
 
 def _asked(study: Study, base: Run) -> list[tuple[str, Table]]:
     """Names and changes of all variants but the base."""
-    axes = {name: values or [plain_value(base.spec, name)] for name, values in study.axes().items()}
+    every = {name: values or [plain_value(base.spec, name)] for name, values in study.axes().items()}
+    axes = {name: values for name, values in every.items() if name not in study.cross}
     found: list[tuple[str, Table]] = []
     if study.design == "grid":
         pairs = ([(name, value) for value in values] for name, values in axes.items())
@@ -246,9 +259,21 @@ def _asked(study: Study, base: Run) -> list[tuple[str, Table]]:
                 one = {name: value}
                 found.append((f"without {name}" if left_out and len(values) == 1 else label(one), one))
     found += [(bundle.name, dotted(bundle.set)) for bundle in study.variants]
+    if study.cross:
+        found = _crossed(found, {name: every[name] for name in study.cross})
     if len(found) > MOST_VARIANTS:
         raise InputError(f"vary: these are {len(found)} variants, more than {MOST_VARIANTS}; leave some values out")
     return found
+
+
+def _crossed(found: list[tuple[str, Table]], axes: Mapping[str, list[Any]]) -> list[tuple[str, Table]]:
+    """Variants, and the base, with every combination of further axes."""
+    crossed: list[tuple[str, Table]] = []
+    for name, changes in [("", dict[str, Any]()), *found]:
+        for values in itertools.product(*axes.values()):
+            more = dict(zip(axes, values, strict=True))
+            crossed.append((", ".join(filter(None, (name, label(more)))), {**changes, **more}))
+    return crossed
 
 
 def label(changes: Mapping[str, Any]) -> str:
@@ -277,9 +302,32 @@ def _variant(study: Study, base: Run, name: str, changes: Table) -> Variant:
     convert |= {n.removeprefix("convert."): v for n, v in then.items() if n.startswith("convert.")}
     after = {n: v for n, v in then.items() if not n.startswith("convert.")}
     second, settings, _, _ = split(dotted(study.then.set) | after)
-    surgery = {"attention.kv_heads": convert["kv_heads"]} if "kv_heads" in convert else {}
-    following = changed(run, second | surgery, settings)
-    return Variant(name=name, run=run, changes=changes, then=following, convert={n: v for n, v in convert.items() if v})
+    convert = {n: v for n, v in convert.items() if v}
+    begun = replace(run, spec=surgery_of(convert).spec(run.spec)) if convert else run
+    following = changed(begun, second, settings)
+    have, want = ({n: w.shape for n, w in weights(each.spec).items()} for each in (begun, following))
+    if differ := sorted(n for n in have.keys() | want.keys() if have.get(n) != want.get(n)):
+        raise InputError(
+            f"then: {differ[0]} has {have.get(differ[0])} after the first run, and {want.get(differ[0])} in the second; "
+            "change shapes by then.convert, or in both runs"
+        )
+    return Variant(name=name, run=run, changes=changes, then=following, convert=convert)
+
+
+def surgery_of(convert: Mapping[str, Any], seed: int | None = None) -> "Surgery":
+    """What [then.convert] says; loads torch. `seed`: of random weights, unless it says one."""
+    from anyformer.convert.surgery import Surgery
+
+    known = {each.name for each in fields(Surgery)}
+    given: Table = {name: value for name, value in convert.items() if not name.startswith("changes.")}
+    for name in given:
+        if name not in known:
+            raise InputError(f"then.convert.{name}: is unknown{nearest(name, known)}")
+    more = {name.removeprefix("changes."): value for name, value in convert.items() if name not in given}
+    if given.get("pool") == "random":
+        given = {"seed": seed, **given}
+    whole: Table = given | ({"changes": more} if more else {})
+    return Surgery(**whole)
 
 
 def plain_value(spec: ModelSpec, name: str) -> Any:

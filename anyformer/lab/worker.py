@@ -9,6 +9,7 @@ a run that is interrupted goes on from its last checkpoint.
 """
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -45,7 +46,11 @@ def main(argv: list[str] | None = None) -> int:
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     while True:
         request = json.loads(requests.get())
-        _answer(answers, _serve(request, lambda **values: _answer(answers, values)))
+        found = _serve(request, lambda **values: _answer(answers, values))
+        _answer(answers, found)
+        if found.get("kind") == "Interrupted":
+            # Asked to stop, and all is saved: whoever asked waits for the end.
+            return 0
 
 
 def _one(study: Path, number: int | None, device: str) -> int:
@@ -98,8 +103,21 @@ def _train(request: Mapping[str, Any], report: Callable[[int, int], None]) -> An
     from anyformer.lab.job import Job
     from anyformer.lab.train_job import run_job
 
-    result = run_job(Job.from_data(request["job"]), device=request["device"], report=report)
-    return {"status": result.status, "reason": result.reason}
+    began = time.perf_counter()
+    try:
+        result = run_job(Job.from_data(request["job"]), device=request["device"], report=report)
+    finally:
+        _release()
+    return {"status": result.status, "reason": result.reason, "seconds": time.perf_counter() - began}
+
+
+def _release() -> None:
+    """Give back the memory of a job: others on the same device may need it."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _costs(request: Mapping[str, Any], report: Callable[[int, int], None]) -> Any:

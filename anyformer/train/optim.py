@@ -26,9 +26,13 @@ class Optimizers:
         self.groups: dict[Group, list[OptimizedParam]] = {group: [] for group in GROUPS}
         self.all: list[OptimizedParam] = []
         """In the order of the model's parameters."""
+        self.width_factors: dict[str, float] = {}
+        """On the learning rate of each parameter, for the width of this model: see `Optim.width_factor`."""
         inventory = weights(model.spec)
         for name, parameter in model.named_parameters():
-            group = group_of(inventory[name].role)
+            role = inventory[name].role
+            group = group_of(role)
+            self.width_factors[name] = optim.width_factor(role, model.spec.width)
             each = self.rules[group].new(name, parameter, master=optim.master)
             self.groups[group].append(each)
             self.all.append(each)
@@ -58,10 +62,13 @@ class Optimizers:
         self.follow()
         updates: list[tuple[int, Update]] = []
         for group, members in self.groups.items():
-            going = [each for each in members if settled(each.parameter) is not None]
-            if going:
-                pace = StepSize(rate=self.optim.rate(group) * factor, decay=getattr(self.optim.decay, group), skip=skip)
-                updates += self.rules[group].updates(going, pace)
+            going: dict[float, list[OptimizedParam]] = {}
+            for each in members:
+                if settled(each.parameter) is not None:
+                    going.setdefault(self.width_factors[each.name], []).append(each)
+            for times, some in going.items():
+                rate, decay = self.optim.rate(group) * times, getattr(self.optim.decay, group) / times
+                updates += self.rules[group].updates(some, StepSize(rate=rate * factor, decay=decay, skip=skip))
         # The longest first, so that no worker waits for it at the end; the sort is stable.
         updates.sort(key=lambda update: -update[0])
         for _ in (workers or CpuWorkers()).map(lambda update: update[1](), updates):
