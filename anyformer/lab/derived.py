@@ -56,12 +56,19 @@ def _group(name: str, members: Sequence[VariantResult], derive: Derive) -> Varia
 
 
 def _edge(ordered: Sequence[tuple[float, VariantResult]], seed: int, derive: Derive) -> float | None:
-    """The largest value, as log2, up to which every run of a seed stays below; None if not even the smallest one does."""
-    edge: float | None = None
+    """The value, as log2, at which the runs of a seed cross the bound for the first time; None if they begin above it.
+
+    Between two runs it is found by a straight line. A run that diverged has no value to draw one to: the edge is then the
+    last one that held, as it is where none breaks.
+    """
+    edge, last = None, 0.0
     for value, variant in ordered:
         run = next((run for run in variant.runs if run.seed == seed), None)
         found = None if run is None or run.status != "finished" else run.value(derive.metric)
-        if found is None or found >= derive.below or value <= 0:
+        if found is None or value <= 0:
             break
-        edge = math.log2(value)
+        if found >= derive.below:
+            step = 0.0 if edge is None else math.log2(value) - edge
+            return None if edge is None else edge + step * (derive.below - last) / (found - last)
+        edge, last = math.log2(value), found
     return edge

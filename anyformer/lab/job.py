@@ -53,8 +53,7 @@ def read_result(folder: Path) -> RunResult | None:
     """The result in a run's folder; None if there is none that can be read."""
     try:
         data = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        curves = {name: [tuple(point) for point in data.get(name, [])] for name in ("curve", "train_curve")}
-        return RunResult(**{**data, **curves})
+        return RunResult(**{**data, "curve": [tuple(point) for point in data.get("curve", [])]})
     except (OSError, ValueError, TypeError):
         return None
 

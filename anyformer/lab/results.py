@@ -40,8 +40,6 @@ class RunResult:
     besides, such as `loss@512`. None, or no entry, where there is no number."""
     curve: list[tuple[int, int, float]] = field(default_factory=list)
     """Held-out loss on the way: step, tokens, loss."""
-    train_curve: list[tuple[int, float]] = field(default_factory=list)
-    """Training loss, thinned: step, mean loss around it."""
     seconds: float = 0.0
     """Spent in training steps."""
     steps: int = 0
@@ -151,7 +149,7 @@ class Results:
 
     def save(self, folder: Path) -> Path:
         """Write results.json."""
-        text = json.dumps(self.to_data(), indent=1, allow_nan=False)
+        text = json.dumps(self.to_data(), allow_nan=False)
         place = folder / FILE
         replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
         return place
@@ -190,5 +188,4 @@ class Results:
 
 
 def _run(data: Mapping[str, Any]) -> RunResult:
-    curves = {name: [tuple(point) for point in data.get(name, [])] for name in ("curve", "train_curve")}
-    return RunResult(**{**data, **curves})
+    return RunResult(**{**data, "curve": [tuple(point) for point in data.get("curve", [])]})

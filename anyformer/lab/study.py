@@ -146,7 +146,7 @@ class Derive:
     along: str
     """The axis, whose values are numbers. What is left are variants without it."""
     below: float
-    """The largest value (as log2) of those up to which the metric stays below this."""
+    """The edge is the value, as log2, at which the metric crosses this."""
     metric: str = "loss"
 
 

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from anyformer.convert.surgery import operate
 from anyformer.errors import AnyformerError, TrainingError
@@ -28,12 +27,10 @@ from anyformer.train.checkpoint import FOLDER
 from anyformer.train.config import Config
 from anyformer.train.dry_run import WORDS, is_oom
 from anyformer.train.loggers import finals, points, read_metrics
-from anyformer.train.report import thinned
 from anyformer.train.trainer import Step, Stopped, Trainer
 
 START = "start"
 """Inside of a run's folder: the converted weights that it begins from."""
-TRAIN_POINTS = 120
 SAVES = 4
 """Checkpoints of a run, unless the config says how often."""
 TELL = 0.5
@@ -110,23 +107,13 @@ def _train(job: Job, device: str, report: Report) -> RunResult:
     broken = loss is None or not math.isfinite(loss)
     return RunResult(
         seed=job.seed, status="diverged" if broken else "finished", metrics=metrics, curve=curve,
-        reason="the held-out loss is not finite" if broken else "", train_curve=_thin(steps),
+        reason="the held-out loss is not finite" if broken else "",
         seconds=float(done["seconds"]), steps=trainer.total, tokens=int(done["tokens"]),
     )  # fmt: skip
 
 
 def _curve(folder: Path) -> list[tuple[int, int, float]]:
     return [(int(p["step"]), int(p["tokens"]), float(p["loss"])) for p in points(folder) if p["loss"] is not None]
-
-
-def _thin(steps: list[dict[str, Any]]) -> list[tuple[int, float]]:
-    import numpy as np
-
-    known = [(step["step"], step["loss"]) for step in steps if step.get("loss") is not None]
-    if not known:
-        return []
-    found = thinned(np.array([s for s, _ in known]), np.array([v for _, v in known]), TRAIN_POINTS)
-    return [(int(step), round(float(value), 5)) for step, value in found]
 
 
 def prepared(job: Job, device: str = "") -> Config:
@@ -166,6 +153,6 @@ def _lost(job: Job, error: BaseException) -> RunResult:
     steps = read_metrics(Path(job.folder), "step")
     done = steps[-1] if steps else {"seconds": 0.0, "tokens": 0, "step": 0}
     return RunResult(
-        seed=job.seed, status=status, reason=words[:500], curve=_curve(Path(job.folder)), train_curve=_thin(steps),
+        seed=job.seed, status=status, reason=words[:500], curve=_curve(Path(job.folder)),
         seconds=float(done["seconds"]), steps=int(done["step"]), tokens=int(done["tokens"]),
     )  # fmt: skip
