@@ -22,6 +22,7 @@ MAKERS = {
     "public_tokenizers": "anyformer/data/public_tokenizers.json, from the same",
     "parity": "docs/parity.md, from the parity tests",
     "generation": "docs/generation-equality.md, from `verify generation`",
+    "claims": "docs/claims.md and the pages of studies/, from their results",
 }
 
 

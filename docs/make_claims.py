@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
+from anyformer.lab.lr_transfer import TransferPoint, transfer
 from anyformer.lab.markdown import Judged, claims_page, judged_claims, study_page
 from anyformer.lab.plots import draw_all
 from anyformer.lab.report import write_report
 from anyformer.lab.results import FILE, Results
 from anyformer.lab.rope_decay import relative_bound
+from anyformer.lab.scaling import Point, fit, still_wins
+from anyformer.lab.study import Study
 
 HERE = Path(__file__).resolve().parent
 STUDIES, PAGE = HERE.parent / "studies", HERE / "claims.md"
-KEPT = ("final.png", "loss-by-tokens.png", "loss-by-length.png", "quality-by-decode-cost.png")
+KEPT = ("final.png", "loss-by-length.png", "quality-by-decode-cost.png")
 """Pictures of a study that its page shows; all others can be drawn again from results.json."""
 ORDER = (
     "norms", "norm-transfer", "norm-kind", "ffn", "ffn-bias", "positions", "position-mixtures", "heads", "decoding",
@@ -31,13 +36,47 @@ DISTANCES = (1, 8, 64, 256, 1024)
 def rope_decay() -> Judged:
     """The one claim that needs no run: a closed form."""
     bound = dict(zip(DISTANCES, relative_bound(DISTANCES, head_dim=128, theta=10_000.0), strict=True))
-    falls = all(bound[a] > bound[b] for a, b in zip(DISTANCES, DISTANCES[1:], strict=False))
+    falls = all(bound[a] > bound[b] for a, b in pairwise(DISTANCES))
     shown = ", ".join(f"{distance}: {value:.2f}" for distance, value in bound.items())
     return Judged(
         study="positions", claim="RoPE's bound on the inner product decays with the distance",
         paper="Su et al. 2021, section 3.4.3, arXiv:2104.09864", verdict="agrees" if falls else "differs",
         interval=f"closed form, head_dim 128, by distance {shown}", words="", command="",
     )  # fmt: skip
+
+
+def scaling_note(results: Results) -> str:
+    """The laws of the two feed-forwards, and whether the one that wins small still wins larger."""
+    points = {
+        kind: [Point(compute=v.train_flops, loss=loss, seed=seed) for v in results.variants if v.name.startswith(kind)
+               for seed, loss in v.values("loss").items()]
+        for kind in ("swiglu", "relu")
+    }  # fmt: skip
+    laws = [f"{kind}: {fit(some).words}." for kind, some in points.items()]
+    largest = max(point.compute for point in points["swiglu"])
+    wins = still_wins(points["relu"], points["swiglu"], 10 * largest, name="swiglu").words
+    return "\n\n".join([*laws, f"{wins[0].upper()}{wins[1:]}."])
+
+
+def transfer_note(results: Results) -> str:
+    """Whether the best learning rate moves with the width, with and without `optim.base_width`."""
+    peak, found = 0.01, dict[bool, list[TransferPoint]]({False: [], True: []})
+    for variant in results.variants:
+        width = next((w for w in (64, 256) if f"width {w}" in variant.name), 128)
+        rate = peak * float(variant.changes.get("lr", 1.0))
+        points = [TransferPoint(width=width, rate=rate, loss=x, seed=s) for s, x in variant.values("loss").items()]
+        for scaled, some in found.items():
+            # At the base width itself, scaling changes nothing.
+            if width == 128 or ("base_width" in variant.name) == scaled:
+                some += points
+    words = {
+        "Rates as they are given": transfer(found[False]).words,
+        "Scaled by `optim.base_width`": transfer(found[True]).words,
+    }
+    return "\n\n".join(f"{title}: {text}." for title, text in words.items())
+
+
+NOTES = {"scaling": scaling_note, "width-transfer": transfer_note}
 
 
 def studies() -> dict[str, Path]:
@@ -47,20 +86,36 @@ def studies() -> dict[str, Path]:
     return {name: found[name] for name in [*known, *sorted(found.keys() - {*known})]}
 
 
-def main() -> None:
-    """Write them all."""
+def results_of(name: str, folder: Path) -> Results:
+    """What a study found. A claim may be put in better words than when it ran."""
+    return replace(Results.read(folder), claims=list(Study.from_file(STUDIES / f"{name}.toml").claims))
+
+
+def page_of(name: str, folder: Path) -> str:
+    """The page of a study."""
+    results = results_of(name, folder)
+    pictures = sorted(place.name for place in folder.glob("*.png"))
+    return study_page(results, pictures=pictures, note=NOTES[name](results) if name in NOTES else "")
+
+
+def claims() -> str:
+    """The page of all claims."""
     rows: list[Judged] = []
     for name, folder in studies().items():
-        results = Results.read(folder)
+        rows += judged_claims(name, results_of(name, folder))
+        rows += [rope_decay()] if name == "positions" else []
+    return claims_page(rows, introduction=INTRODUCTION)
+
+
+def main() -> None:
+    """Write them all."""
+    for name, folder in studies().items():
+        results = results_of(name, folder)
         for place in draw_all(results, folder):
             if place.name not in KEPT and not (place.name.startswith("sweep-") and place.suffix == ".png"):
                 place.unlink()
-        pictures = sorted(place.name for place in folder.glob("*.png"))
         write_report(results, folder)
-        (folder / "README.md").write_text(study_page(results, pictures=pictures), encoding="utf-8")
-        rows += judged_claims(name, results)
-        if name == "positions":
-            rows.append(rope_decay())
+        (folder / "README.md").write_text(page_of(name, folder), encoding="utf-8")
         size = sum(place.stat().st_size for place in folder.iterdir()) / 1000
         sys.stdout.write(f"{name}: {math.ceil(size)} kB\n")
-    PAGE.write_text(claims_page(rows, introduction=INTRODUCTION), encoding="utf-8")
+    PAGE.write_text(claims(), encoding="utf-8")
