@@ -24,7 +24,7 @@ from anyformer.errors import (
 )
 
 if TYPE_CHECKING:
-    from anyformer import nn, optim
+    from anyformer import lab, nn, optim
     from anyformer.data.tokenizer import tokenizer
     from anyformer.families.hf_bridge import from_hf, to_hf
     from anyformer.families.io import load, save
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "TrainingError", "attention", "build", "from_hf", "generate", "load", "nn", "optim", "pipeline", "save", "spec",
-    "to_hf", "tokenizer", "zoo",
+    "TrainingError", "attention", "build", "from_hf", "generate", "lab", "load", "nn", "optim", "pipeline", "save",
+    "spec", "to_hf", "tokenizer", "zoo",
 ]  # fmt: skip
 
 _LAZY = {
@@ -57,7 +57,7 @@ _LAZY = {
     "Model": "anyformer.model.model",
     "ModelSpec": "anyformer.specs.model",
 }
-_PACKAGES = ("nn", "optim")
+_PACKAGES = ("lab", "nn", "optim")
 """Packages of public names of their own."""
 
 

@@ -7,11 +7,43 @@ import warnings
 from collections.abc import Sequence
 
 import anyformer
-from anyformer.cli import bench, chat, convert, diff, evals, explain, generate, quickstart, tokenize, train, verify, zoo
+from anyformer.cli import (
+    ablate,
+    bench,
+    chat,
+    convert,
+    diff,
+    evals,
+    explain,
+    generate,
+    quickstart,
+    scale,
+    sweep,
+    tokenize,
+    train,
+    verify,
+    zoo,
+)
 from anyformer.cli.parser import BAD_INPUT, Command, Parser
 from anyformer.errors import AnyformerError, file_fault
 
-MODULES = (quickstart, tokenize, train, generate, chat, evals, zoo, explain, diff, convert, verify, bench)
+MODULES = (
+    quickstart,
+    tokenize,
+    train,
+    generate,
+    chat,
+    evals,
+    ablate,
+    sweep,
+    scale,
+    zoo,
+    explain,
+    diff,
+    convert,
+    verify,
+    bench,
+)
 COMMANDS: tuple[Command, ...] = tuple(module.COMMAND for module in MODULES)
 OUT_OF_MEMORY = re.compile(r"(?i)out of memory|not enough memory|can.t allocate")
 
@@ -37,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         top.print_help()
         return 0
     try:
+        given.words = list(sys.argv[1:] if argv is None else argv)
         with warnings.catch_warnings():
             warnings.showwarning = _warned
             return given.run(given)

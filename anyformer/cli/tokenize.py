@@ -11,13 +11,16 @@ anyformer tokenize --label neg=bad.txt --label pos=good.txt --lines --out data/m
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import Bar, working
-from anyformer.cli.parser import Command, flag, number, option, whole
+from anyformer.cli.parser import Command, Parser, flag, number, option, whole
 from anyformer.cli.terminal import grid, show, text
 from anyformer.errors import InputError
 
@@ -90,13 +93,37 @@ def run(given: argparse.Namespace) -> int:
 
     plan = _plan(given)
     began = time.perf_counter()
-    index, kept = tokenize(plan, progress=_progress)
+    index, kept = tokenize(plan, progress=progress)
     seconds = time.perf_counter() - began
     show(given.json, lambda: _summary(index, kept, seconds), _page(index, kept, seconds))
     return 0
 
 
-def _progress(what: str) -> AbstractContextManager[Any]:
+def make_data(folder: str, make: str, *, quiet: bool, refuse: bool = False) -> None:
+    """Make the folder of a training config by its `data.make`, if that says how and it is not there yet.
+
+    `quiet`: what was made is said on standard error. `refuse`: it has to be there, and an error names the command.
+    """
+    from anyformer.data.shards import INDEX
+
+    if not make or (Path(folder) / INDEX).is_file():
+        return
+    try:
+        words = [*shlex.split(make), "--out", folder]
+    except ValueError as error:
+        raise InputError(f"data.make: can't be read as a command line: {error}") from error
+    if refuse:
+        raise InputError(f"{folder}: is not made yet; make it first: {shlex.join(['anyformer', 'tokenize', *words])}")
+    parser = Parser(prog="data.make")
+    arguments(parser)
+    given = parser.parse_args(words)
+    # Whoever reads standard output gets JSON alone.
+    with redirect_stdout(sys.stderr) if quiet else nullcontext():
+        run(given)
+
+
+def progress(what: str) -> AbstractContextManager[Any]:
+    """What is seen of a stage while it goes on."""
     return _training(what) if what.startswith("training") else Bar(what)
 
 
@@ -109,7 +136,6 @@ def _training(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def _plan(given: argparse.Namespace) -> Plan:
     from fractions import Fraction
-    from pathlib import Path
 
     from anyformer.data.corpus import find_files
     from anyformer.data.scan import SHARD, Plan

@@ -12,14 +12,13 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext, redirect_stdout
+from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli import tokenize
 from anyformer.cli.model import working
-from anyformer.cli.parser import Command, Parser, add_set, change_text, flag, option
+from anyformer.cli.parser import Command, add_set, change_text, flag, option
 from anyformer.cli.terminal import console, print_json, ruled, show
 from anyformer.errors import InputError
 
@@ -50,34 +49,14 @@ def _run(given: argparse.Namespace) -> int:
 
     # Nor should one that can't be trained wait until its data are made.
     needs(config).settle()
-    _make_data(config, given)
+    from torch.distributed import is_torchelastic_launched
+
+    # Several processes would make the same folder.
+    refuse = given.dry_run or is_torchelastic_launched()
+    tokenize.make_data(config.data.folder, config.data.make, quiet=given.json, refuse=refuse)
     if given.dry_run:
         return _dry_run(config, given)
     return _train(config, given)
-
-
-def _make_data(config: Config, given: argparse.Namespace) -> None:
-    """Tokenize what the config says, if the folder is not there yet."""
-    from torch.distributed import is_torchelastic_launched
-
-    from anyformer.data.shards import INDEX
-
-    folder = config.data.folder
-    if not config.data.make or (Path(folder) / INDEX).is_file():
-        return
-    try:
-        words = [*shlex.split(config.data.make), "--out", folder]
-    except ValueError as error:
-        raise InputError(f"data.make: can't be read as a command line: {error}") from error
-    # Several processes would make the same folder.
-    if given.dry_run or is_torchelastic_launched():
-        raise InputError(f"{folder}: is not made yet; make it first: {shlex.join(['anyformer', 'tokenize', *words])}")
-    parser = Parser(prog="data.make")
-    tokenize.arguments(parser)
-    arguments = parser.parse_args(words)
-    # Whoever reads standard output gets JSON alone.
-    with redirect_stdout(sys.stderr) if given.json else nullcontext():
-        tokenize.run(arguments)
 
 
 def _train(config: Config, given: argparse.Namespace) -> int:

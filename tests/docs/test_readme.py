@@ -19,6 +19,8 @@ SHORTER = "--text code.txt --steps 2 --set depth=1 --set width=32"
 """Added to `quickstart` here, so that a test does not train for two minutes; `.ci/run` runs it as it is."""
 FEWER = "--set stages.steps=20 --set stages.length=32 --set stages.batch=2 --set model.spec.depth=1 --set run.eval_batches=1"
 """Added to `train`."""
+BRIEFER = "--text code.txt --seeds 2 --budget '2 steps' --set depth=1 --set width=32 --set context=32 --set stages.length=32 --no-speeds"
+"""Added to `ablate`."""
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
     )
     (tmp_path / "mine.toml").write_text(config())
     for command in commands():
-        more = {"quickstart": SHORTER, "train": FEWER}.get(command.split()[1], "")
+        more = {"quickstart": SHORTER, "train": FEWER, "ablate": BRIEFER}.get(command.split()[1], "")
         words = shlex.split(f"{command} {more}")
         # The second run of the page is compared with the first, which has to keep its name.
         if command == "anyformer quickstart":
@@ -121,7 +123,8 @@ def test_readme_length_and_first_command_are_in_bounds():
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/spec.md", "docs/tour.md", "docs/training.md"]
+    "name",
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/spec.md", "docs/tour.md", "docs/training.md", "docs/lab.md"],
 )
 def test_page_links_lead_to_files_and_headings(name):
     page = read(name)
