@@ -22,8 +22,8 @@ from anyformer.cli.terminal import console, errors, live_bar, print_all, print_j
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.lab.quickstart_plan import Budget, Plan
     from anyformer.lab.quickstart import Comparison, Quickstart, Result, StepRecord
+    from anyformer.lab.quickstart_plan import Budget, Plan
 
 MINUTES, MOST_MINUTES = 2.0, 5.0
 LEAST_STEPS = 500

@@ -92,7 +92,8 @@ def test_ablate_of_a_finished_folder_reads_it_again_and_trains_nothing(made, her
     assert "6 are done already" in again.out
     assert {place: place.stat().st_mtime_ns for place in here.rglob("result.json")} == results
     assert Results.read("runs/made").command == "anyformer " + " ".join(ARGV)
-    by_hand = af.lab.read("runs/made")
+    by_hand = af.lab.run("runs/made/study.toml", "runs/made", plots=False)
+    assert by_hand.variants == af.lab.read("runs/made").variants
     assert af.lab.summarize(by_hand)[0] in " ".join(again.out.split())
 
 

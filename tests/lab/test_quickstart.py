@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 import anyformer as af
 from anyformer.errors import DataError, SpecError
 from anyformer.lab import quickstart as quickstarting
-from anyformer.lab.quickstart_plan import SPEC, Budget, Plan
 from anyformer.lab.quickstart import Quickstart, compare, earlier, read_result
+from anyformer.lab.quickstart_plan import SPEC, Budget, Plan
 from anyformer.train.perplexity import score
 from anyformer.train.train_step import TrainStep
 from tests.cli.command import run

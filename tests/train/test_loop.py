@@ -14,8 +14,8 @@ from anyformer.data.dataset import Examples
 from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.errors import TrainingError
-from anyformer.lab.quickstart_plan import Budget
 from anyformer.lab.quickstart import train
+from anyformer.lab.quickstart_plan import Budget
 from anyformer.optim.schedule import Trapezoid
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.loggers import Metrics, read_metrics
