@@ -8,8 +8,8 @@ import statistics
 import sys
 from pathlib import Path
 
-from anyformer.lab.calibration import null_study, planted_study
 from anyformer.lab.results import Results
+from anyformer.lab.statistics.calibration import null_study, planted_study
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -20,9 +20,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anyformer.data.dataset import Examples
+from anyformer.lab.engine.job import Job, config_data
+from anyformer.lab.engine.queue import Queue, Slot
 from anyformer.lab.experiment import Experiment
-from anyformer.lab.job import Job, config_data
-from anyformer.lab.queue import Queue, Slot
 from anyformer.lab.study import Study
 from anyformer.lab.variants import read_base, variants
 from tests.train.small_data import write_data

@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from anyformer.lab.lr_transfer import TransferPoint, transfer
-from anyformer.lab.markdown import Judged, claims_page, judged_claims, study_page
-from anyformer.lab.plots import draw_all
+from anyformer.lab.plots.draw import draw_all
 from anyformer.lab.report import write_report
+from anyformer.lab.report.markdown import Judged, claims_page, judged_claims, study_page
 from anyformer.lab.results import FILE, Results
 from anyformer.lab.rope_decay import relative_bound
-from anyformer.lab.scaling import Point, fit, still_wins
+from anyformer.lab.scaling.laws import Point, fit, still_wins
+from anyformer.lab.scaling.lr_transfer import TransferPoint, transfer
 from anyformer.lab.study import Study
 
 HERE = Path(__file__).resolve().parent

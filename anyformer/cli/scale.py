@@ -20,7 +20,7 @@ from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.lab.results import Results
-    from anyformer.lab.scale_study import Scaling
+    from anyformer.lab.scaling.scale_study import Scaling
     from anyformer.lab.study import Study
 
 SIZES, FACTOR, PER_PARAM = 4, 2.0, 20.0
@@ -58,7 +58,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     """Train a ladder, and fit laws to it."""
-    from anyformer.lab.scale_study import check_ladder
+    from anyformer.lab.scaling.scale_study import check_ladder
     from anyformer.lab.study import Study
 
     asked = read_base(given.base)
@@ -92,7 +92,7 @@ def _run(given: argparse.Namespace) -> int:
 def _laddered(study: Study, given: argparse.Namespace, sizes: int, seeds: int) -> Study:
     from dataclasses import replace
 
-    from anyformer.lab.scale_study import scale_study
+    from anyformer.lab.scaling.scale_study import scale_study
 
     choices: dict[str, list[Any]] = {}
     for name, values in given.vary:
@@ -107,7 +107,7 @@ def _laddered(study: Study, given: argparse.Namespace, sizes: int, seeds: int) -
 def _extend(results: Results, folder: Path, given: argparse.Namespace) -> More:
     from anyformer.lab.plan import Plan
     from anyformer.lab.run_study import PLOTS
-    from anyformer.lab.scale_study import read_scaling
+    from anyformer.lab.scaling.scale_study import read_scaling
 
     plan = Plan.read(folder)
     if plan is None:
@@ -115,7 +115,7 @@ def _extend(results: Results, folder: Path, given: argparse.Namespace) -> More:
     found = read_scaling(results, plan, given.to)
     data: dict[str, Any] = {"scaling": found.to_data()}
     if not given.no_plots:
-        from anyformer.lab.scaling_plot import draw_scaling
+        from anyformer.lab.scaling.plot import draw_scaling
 
         written = draw_scaling(found, results.title, folder / PLOTS)
         data["scaling"]["pictures"] = [str(place) for place in written]
@@ -124,8 +124,8 @@ def _extend(results: Results, folder: Path, given: argparse.Namespace) -> More:
 
 def _sizes(found: Scaling) -> Any:
     """A row for each size, at its best learning rate."""
-    from anyformer.lab.statistics import estimate
-    from anyformer.lab.table import estimate_words
+    from anyformer.lab.statistics.estimates import estimate
+    from anyformer.lab.statistics.table import estimate_words
     from anyformer.specs.number_format import flops, params, short
 
     names = ["size", "width", "depth", "params", "tokens", "FLOPs a run", "lr", "held-out loss"]

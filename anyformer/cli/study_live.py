@@ -10,7 +10,7 @@ from anyformer.cli.terminal import errors, live_bar
 from anyformer.train.report.page import duration
 
 if TYPE_CHECKING:
-    from anyformer.lab.progress import Stage
+    from anyformer.lab.engine.progress import Stage
 
 
 class StudyLive:

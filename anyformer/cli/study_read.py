@@ -154,7 +154,9 @@ def with_data(study: Study, folder: Path, given: argparse.Namespace) -> Study:
     from anyformer.lab.standard_text import text_folder
 
     data = text_folder(folder.parent / "data", given.text, progress=tokenize.progress)
-    return replace(study, set=Overrides.of({"data.rows": "stream"} | changes | {"data.folder": str(data)}))
+    # All of the held-out part is measured at the end; on the way, a few rows tell enough, and on a CPU they cost time.
+    usual = {"data.rows": "stream", "run.eval_batches": 2}
+    return replace(study, set=Overrides.of(usual | changes | {"data.folder": str(data)}))
 
 
 def _make(base: str, changes: Mapping[str, Any], *, quiet: bool) -> None:

@@ -74,7 +74,7 @@ def carry_out(
 ) -> int:
     """Execute a study, or go on with it, and print what was found; the exit status."""
     from anyformer.cli.study_live import StudyLive
-    from anyformer.lab.statistics import special
+    from anyformer.lab.statistics.estimates import special
 
     _check_engine(study, given)
     ahead = given.plan_only or given.engine == "slurm"
@@ -97,7 +97,7 @@ def carry_out(
 
 def _check_engine(study: Study, given: argparse.Namespace) -> None:
     """Refuse options of an engine that is not used, and studies that one can't carry out."""
-    from anyformer.lab import slurm
+    from anyformer.lab.engine import slurm
 
     for name, engine in (("slurm", "slurm"), ("ray_address", "ray")):
         if getattr(given, name) is not None and given.engine != engine:
@@ -106,7 +106,7 @@ def _check_engine(study: Study, given: argparse.Namespace) -> None:
         slurm.check_study(study)
         slurm.options(given.slurm or "")
     if given.engine == "ray" and not given.plan_only:
-        from anyformer.lab.ray_engine import import_ray
+        from anyformer.lab.engine.ray_engine import import_ray
 
         import_ray()
 
@@ -116,7 +116,7 @@ def _experiment(study: Study, folder: Path, given: argparse.Namespace, live: Stu
 
     engine = None
     if given.engine == "ray":
-        from anyformer.lab.ray_engine import RayEngine
+        from anyformer.lab.engine.ray_engine import RayEngine
 
         engine = RayEngine(address=given.ray_address or "", device=given.device or "", at_once=given.jobs or 0)
     elsewhere = given.engine == "slurm" or bool(given.ray_address)
@@ -198,7 +198,7 @@ def _show_plan(study: Study, folder: Path, given: argparse.Namespace, plan: Plan
 
     script = None
     if given.engine == "slurm":
-        from anyformer.lab.slurm import write_script
+        from anyformer.lab.engine.slurm import write_script
 
         script = write_script(
             folder, plan.jobs(study, folder), slurm=given.slurm or "", device=given.device or "",
@@ -221,7 +221,7 @@ def _show_plan(study: Study, folder: Path, given: argparse.Namespace, plan: Plan
 def _show_results(results: Results, folder: Path, given: argparse.Namespace, extend: Extend) -> int:
     from anyformer.cli.model import working
     from anyformer.lab.run_study import PLOTS, finish
-    from anyformer.lab.table import to_data
+    from anyformer.lab.statistics.table import to_data
 
     found = to_data(results)
     more = extend(results, folder)
@@ -251,7 +251,7 @@ def _show_results(results: Results, folder: Path, given: argparse.Namespace, ext
 
 
 def _results_page(results: Results, found: Mapping[str, Any], width: int) -> Iterator[Any]:
-    from anyformer.lab.table import legend
+    from anyformer.lab.statistics.table import legend
 
     yield text(results.title, "bold")
     yield ""
@@ -274,7 +274,7 @@ def _results_page(results: Results, found: Mapping[str, Any], width: int) -> Ite
 
 def _tables(results: Results, width: int) -> Iterator[Any]:
     """The table of a study; if it is too wide, what was found first and what it costs below."""
-    from anyformer.lab.table import cells
+    from anyformer.lab.statistics.table import cells
 
     every, full = cells(results)
     if not full:

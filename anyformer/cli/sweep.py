@@ -55,7 +55,7 @@ def _run(given: argparse.Namespace) -> int:
     folder = place_of(asked, given, study, ["sweep", *keys])
 
     def extend(results: Results, _: Path) -> More:
-        from anyformer.lab.best import best_of
+        from anyformer.lab.statistics.best import best_of
 
         best = best_of(results, keys)
         if best is None:

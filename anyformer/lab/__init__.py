@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anyformer.lab.best import best_of
-    from anyformer.lab.comparison import compare, judge
+    from anyformer.lab.engine.ray_engine import RayEngine
     from anyformer.lab.experiment import Experiment
-    from anyformer.lab.ladder import sizes, tokens_for
-    from anyformer.lab.lr_transfer import TransferPoint, transfer
-    from anyformer.lab.ray_engine import RayEngine
     from anyformer.lab.results import Results
     from anyformer.lab.run_study import finish, read, run
-    from anyformer.lab.scaling import Point, fit, still_wins
+    from anyformer.lab.scaling.ladder import sizes, tokens_for
+    from anyformer.lab.scaling.laws import Point, fit, still_wins
+    from anyformer.lab.scaling.lr_transfer import TransferPoint, transfer
+    from anyformer.lab.statistics.best import best_of
+    from anyformer.lab.statistics.comparison import compare, judge
     from anyformer.lab.study import Study
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
 
 def summarize(results: "Results", metric: str | None = None) -> Sequence[str]:
     """What a study says about its variants, sentence by sentence, and no more than its data hold."""
-    from anyformer.lab.verdict import verdict
+    from anyformer.lab.statistics.verdict import verdict
 
     return verdict(results, metric)
 
@@ -43,17 +43,17 @@ def __getattr__(name: str) -> Any:
         case "Experiment":
             from anyformer.lab import experiment as module
         case "compare" | "judge":
-            from anyformer.lab import comparison as module
+            from anyformer.lab.statistics import comparison as module
         case "best_of":
-            from anyformer.lab import best as module
+            from anyformer.lab.statistics import best as module
         case "Point" | "fit" | "still_wins":
-            from anyformer.lab import scaling as module
+            from anyformer.lab.scaling import laws as module
         case "TransferPoint" | "transfer":
-            from anyformer.lab import lr_transfer as module
+            from anyformer.lab.scaling import lr_transfer as module
         case "sizes" | "tokens_for":
-            from anyformer.lab import ladder as module
+            from anyformer.lab.scaling import ladder as module
         case "RayEngine":
-            from anyformer.lab import ray_engine as module
+            from anyformer.lab.engine import ray_engine as module
         case _:
             raise AttributeError(f"module 'anyformer.lab' has no attribute {name!r}")
     return vars(module)[name]

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from anyformer.errors import InputError, TrainingError, file_fault
 from anyformer.files import finite, replace_file
 from anyformer.lab import derived
-from anyformer.lab.job import RESULT, Job, config_data
+from anyformer.lab.engine.job import RESULT, Job, config_data
+from anyformer.lab.engine.progress import Progress, Stage, Watch, clock, seconds_of
+from anyformer.lab.engine.queue import JobEvent, Queue, Slot
 from anyformer.lab.match import matched
 from anyformer.lab.plan import Plan, PlannedVariant, plan_of, with_threads
-from anyformer.lab.progress import Progress, Stage, Watch, clock, seconds_of
-from anyformer.lab.queue import JobEvent, Queue, Slot
 from anyformer.lab.results import BASE, Results, RunResult, VariantResult, higher_is_better
 from anyformer.lab.study import Budget, Study
 from anyformer.lab.time_match import match_time

@@ -14,7 +14,7 @@ from typing import Any, Self
 from anyformer.errors import InputError
 from anyformer.explain.costs import decodes
 from anyformer.files import replace_file
-from anyformer.lab.job import Job, config_data
+from anyformer.lab.engine.job import Job, config_data
 from anyformer.lab.results import VariantResult
 from anyformer.lab.study import Study
 from anyformer.lab.variants import Variant, scaled

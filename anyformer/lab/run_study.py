@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anyformer.lab.engine.progress import Watch
 from anyformer.lab.experiment import Engine, Experiment
-from anyformer.lab.progress import Watch
 from anyformer.lab.report import write_report
 from anyformer.lab.results import Results
 from anyformer.lab.study import Study
@@ -48,7 +48,7 @@ def read(folder: str | Path) -> Results:
 def finish(results: Results, folder: Path, *, plots: bool = True) -> Path:
     """Write the pictures and the report of a study; where the report is."""
     if plots:
-        from anyformer.lab.plots import draw_all
+        from anyformer.lab.plots.draw import draw_all
 
         draw_all(results, folder / PLOTS)
     return write_report(results, folder)

@@ -13,10 +13,11 @@ import pytest
 import anyformer as af
 from anyformer.cli import ablate
 from anyformer.errors import CapabilityError
-from anyformer.lab import ray_engine, statistics
-from anyformer.lab.queue import JobEvent
+from anyformer.lab.engine import ray_engine
+from anyformer.lab.engine.queue import JobEvent
+from anyformer.lab.engine.train_job import run_job
 from anyformer.lab.results import Results
-from anyformer.lab.train_job import run_job
+from anyformer.lab.statistics import estimates as statistics
 from tests.cli.command import run
 from tests.cli.small_study import ran, write_base
 

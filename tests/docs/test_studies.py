@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from anyformer.cli.main import main
-from anyformer.lab.markdown import claims_page, judged_claims
 from anyformer.lab.match import matched
+from anyformer.lab.report.markdown import claims_page, judged_claims
 from anyformer.lab.results import FILE, Results
 from anyformer.lab.study import Study
 from anyformer.lab.variants import read_base, variants

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from anyformer.lab.engine.job import Job, config_data
 from anyformer.lab.experiment import Experiment
-from anyformer.lab.job import Job, config_data
 from anyformer.lab.results import Results, RunResult
 from anyformer.lab.study import Study
 from anyformer.lab.variants import Run, Variant, read_base, variants

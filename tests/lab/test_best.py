@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from anyformer.lab.best import best_of
 from anyformer.lab.results import Results
+from anyformer.lab.statistics.best import best_of
 from tests.lab.studies import variant
 
 NOISE = (0.0, 0.01, -0.01, 0.005, -0.005)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.lab.calibration import null_study, planted_study
+from anyformer.lab.statistics.calibration import null_study, planted_study
 
 NORMAL = np.random.default_rng(0).normal(size=100).tolist()
 HEAVY = np.random.default_rng(1).standard_t(4, size=100).tolist()

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from anyformer.errors import InputError
-from anyformer.lab.comparison import compare, judge
-from anyformer.lab.pairing import samples
 from anyformer.lab.results import Claim, Results, RunResult
-from anyformer.lab.statistics import holm, smallest_effect
+from anyformer.lab.statistics.comparison import compare, judge
+from anyformer.lab.statistics.estimates import holm, smallest_effect
+from anyformer.lab.statistics.pairing import samples
 from tests.lab.studies import speed_study, study, variant
 
 BASE = [3.20, 3.22, 3.19, 3.21, 3.23]

@@ -14,12 +14,12 @@ import pytest
 
 from anyformer.errors import InputError, TrainingError
 from anyformer.lab import experiment
+from anyformer.lab.engine.queue import Queue, Slot
+from anyformer.lab.engine.train_job import run_job
 from anyformer.lab.experiment import TUNED, Experiment
 from anyformer.lab.plan import FILE, TUNING_SEEDS, Plan
-from anyformer.lab.queue import Queue, Slot
 from anyformer.lab.results import BASE, Results
 from anyformer.lab.study import Study
-from anyformer.lab.train_job import run_job
 from anyformer.train.lock import Lock
 from anyformer.train.loggers import read_metrics
 from anyformer.train.train_step import TrainStep

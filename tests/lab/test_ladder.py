@@ -6,7 +6,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.lab.ladder import resized, size_changes, sizes, tokens_for
+from anyformer.lab.scaling.ladder import resized, size_changes, sizes, tokens_for
 
 SPEC = af.spec({
     "vocab": 512, "width": 256, "depth": 8, "context": 64, "attention": {"heads": 8, "kv_heads": 4},

@@ -9,7 +9,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.lab.lr_transfer import TransferPoint, obstacles, transfer
+from anyformer.lab.scaling.lr_transfer import TransferPoint, obstacles, transfer
 
 WIDTHS = (64, 128, 256, 512)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from anyformer.data.loader import DRAW, VERSION, BatchLoader
-from anyformer.lab.measurements import SPIKE, WINDOW, layer_gradients, loss_at, measurements, spikes, steps_to
+from anyformer.lab.engine.measurements import SPIKE, WINDOW, layer_gradients, loss_at, measurements, spikes, steps_to
+from anyformer.lab.engine.train_job import prepared, run_job
 from anyformer.lab.study import Measure
-from anyformer.lab.train_job import prepared, run_job
 from anyformer.model.build import build
 from anyformer.train.loggers import finals
 from anyformer.train.perplexity import evaluate

@@ -9,9 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anyformer.lab import curves, palette, plots, series
-from anyformer.lab.figure import fit_name, robust_span
+from anyformer.lab.plots import draw as plots
+from anyformer.lab.plots import palette
+from anyformer.lab.plots.figure import fit_name, robust_span
 from anyformer.lab.results import Results
+from anyformer.lab.statistics import curves, series
 from tests.lab.synthetic import STEPS, TOKENS, many, study, sweep, variant
 
 LENGTHS = (128, 256, 512, 1024)

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from anyformer.errors import InputError, TrainingError
-from anyformer.lab.job import Job
-from anyformer.lab.queue import ATTEMPTS, Queue, Slot
-from anyformer.lab.train_job import run_job
+from anyformer.lab.engine.job import Job
+from anyformer.lab.engine.queue import ATTEMPTS, Queue, Slot
+from anyformer.lab.engine.train_job import run_job
 from anyformer.train.checkpoint import newest
 from tests.lab.small_study import children, found_by, is_running, job_of, variants_of, wait_until, write_base
 

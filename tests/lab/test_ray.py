@@ -11,10 +11,10 @@ import pytest
 
 from anyformer.cli.tokenize import make_data
 from anyformer.errors import CapabilityError
-from anyformer.lab import ray_engine
-from anyformer.lab.job import Job, config_data, read_result
-from anyformer.lab.ray_engine import RayEngine, last_step
-from anyformer.lab.train_job import run_job
+from anyformer.lab.engine import ray_engine
+from anyformer.lab.engine.job import Job, config_data, read_result
+from anyformer.lab.engine.ray_engine import RayEngine, last_step
+from anyformer.lab.engine.train_job import run_job
 from anyformer.train.config import Config
 from tests.cli.command import run
 from tests.cli.small_study import write_base
@@ -26,8 +26,8 @@ ROOT = Path(ray_engine.__file__).parents[2]
 CODE = """
 import json
 from pathlib import Path
-from anyformer.lab.job import Job
-from anyformer.lab.ray_engine import RayEngine
+from anyformer.lab.engine.job import Job
+from anyformer.lab.engine.ray_engine import RayEngine
 jobs = [Job.from_data(data) for data in json.loads(Path("jobs.json").read_text())]
 for event in RayEngine(device="cpu").run(jobs):
     print(json.dumps([event.event, event.job.id, event.value, event.error]), flush=True)
@@ -86,7 +86,7 @@ def _processes_in(folder: Path) -> list[str]:
 @needs_ray
 def test_ray_at_an_address_where_nobody_answers_says_so_at_once():
     code = (
-        "from anyformer.lab.job import Job\nfrom anyformer.lab.ray_engine import RayEngine\n"
+        "from anyformer.lab.engine.job import Job\nfrom anyformer.lab.engine.ray_engine import RayEngine\n"
         "job = Job(id='a', folder='-', variant='base', seed=0, config={})\n"
         "list(RayEngine(address='127.0.0.1:1').run([job]))\n"
     )

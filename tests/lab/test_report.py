@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from anyformer.lab.comparison import judge
 from anyformer.lab.report import FILE, write_report
 from anyformer.lab.report.page import page
 from anyformer.lab.report.plot_data import POINTS, plot_data
 from anyformer.lab.results import Results
-from anyformer.lab.table import cells
-from anyformer.lab.verdict import verdict
+from anyformer.lab.statistics.comparison import judge
+from anyformer.lab.statistics.table import cells
+from anyformer.lab.statistics.verdict import verdict
 from anyformer.train.report.page import csp_hash
 from tests.lab.synthetic import GAINS, many, study, sweep, variant
 

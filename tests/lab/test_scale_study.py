@@ -7,8 +7,8 @@ import pytest
 
 from anyformer.lab.plan import Plan, PlannedVariant
 from anyformer.lab.results import Results, RunResult, VariantResult
-from anyformer.lab.scale_study import read_scaling
-from anyformer.lab.scaling_plot import draw_scaling
+from anyformer.lab.scaling.plot import draw_scaling
+from anyformer.lab.scaling.scale_study import read_scaling
 
 SIZES = {32: 1e5, 64: 4e5, 128: 1.6e6, 256: 6.4e6, 512: 25.6e6}
 SEEDS = (0, 1, 2)

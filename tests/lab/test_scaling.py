@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.lab.scaling import LEVEL, Point, crossing, fit, rungs_of, still_wins
+from anyformer.lab.scaling.laws import LEVEL, Point, crossing, fit, rungs_of, still_wins
 
 FIRST = 1e15
 LAW = (1.7, 2.0, 0.3)

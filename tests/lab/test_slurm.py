@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.lab import slurm
-from anyformer.lab.job import Job
+from anyformer.lab.engine import slurm
+from anyformer.lab.engine.job import Job
 from anyformer.lab.results import Results
 from anyformer.lab.study import Study
 from tests.cli.command import run

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from anyformer.errors import CapabilityError, InputError
-from anyformer.lab.statistics import (
+from anyformer.lab.statistics.estimates import (
     Paired,
     estimate,
     holm,

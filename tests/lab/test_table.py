@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anyformer.lab.results import Claim, Results, VariantResult
-from anyformer.lab.table import cells, legend, rows, to_data
+from anyformer.lab.statistics.table import cells, legend, rows, to_data
 from tests.lab.studies import speed_study, study, variant
 
 BASE = [3.20, 3.22, 3.19, 3.21, 3.23]

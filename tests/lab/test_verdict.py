@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anyformer.lab.comparison import compare, judge
 from anyformer.lab.results import Claim
-from anyformer.lab.statistics import power
-from anyformer.lab.verdict import amount, judgement_words, metric_words, verdict
+from anyformer.lab.statistics.comparison import compare, judge
+from anyformer.lab.statistics.estimates import power
+from anyformer.lab.statistics.verdict import amount, judgement_words, metric_words, verdict
 from tests.lab.studies import speed_study, study
 
 BASE = [3.20, 3.22, 3.19, 3.21, 3.23]

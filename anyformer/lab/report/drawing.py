@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from html import escape
 
-from anyformer.lab import curves, palette, series
-from anyformer.lab.curves import Axis
-from anyformer.lab.figure import fit_name, robust_span
-from anyformer.lab.palette import Style
+from anyformer.lab.plots import palette
+from anyformer.lab.plots.figure import fit_name, robust_span
+from anyformer.lab.plots.palette import Style
 from anyformer.lab.report.plot_data import APART_POINTS, shown_first
 from anyformer.lab.results import Results
+from anyformer.lab.statistics import curves, series
+from anyformer.lab.statistics.curves import Axis
 from anyformer.train.report.chart import tick_labels, ticks
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 340, 62, 14, 10, 44

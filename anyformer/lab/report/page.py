@@ -9,13 +9,14 @@ from importlib.resources import files
 from typing import Any
 
 from anyformer.explain.prompt import safe
-from anyformer.lab import curves, palette, series
-from anyformer.lab.comparison import judge
+from anyformer.lab.plots import palette
 from anyformer.lab.report.drawing import css, look, still_curves, still_finals
 from anyformer.lab.report.plot_data import SHOWN, metrics, plot_data, shown_first
 from anyformer.lab.results import Results
-from anyformer.lab.table import Row, cells, legend, rows
-from anyformer.lab.verdict import judgement_words, metric_words, verdict
+from anyformer.lab.statistics import curves, series
+from anyformer.lab.statistics.comparison import judge
+from anyformer.lab.statistics.table import Row, cells, legend, rows
+from anyformer.lab.statistics.verdict import judgement_words, metric_words, verdict
 from anyformer.specs import number_format
 from anyformer.train.report.page import csp_hash, duration
 

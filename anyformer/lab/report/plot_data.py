@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anyformer.files import finite
-from anyformer.lab import curves, palette, series
-from anyformer.lab.curves import Axis, Band
+from anyformer.lab.plots import palette
 from anyformer.lab.results import Results, higher_is_better
-from anyformer.lab.statistics import Estimate
-from anyformer.lab.table import difference_words, estimate_words
-from anyformer.lab.verdict import metric_words
+from anyformer.lab.statistics import curves, series
+from anyformer.lab.statistics.curves import Axis, Band
+from anyformer.lab.statistics.estimates import Estimate
+from anyformer.lab.statistics.table import difference_words, estimate_words
+from anyformer.lab.statistics.verdict import metric_words
 
 POINTS = 120
 """Of a curve, at most."""

@@ -5,7 +5,6 @@ of them, groups do.
 """
 
 import gc
-import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +19,9 @@ from anyformer.errors import AnyformerError
 from anyformer.explain.costs import decodes
 from anyformer.generation.generate import generate
 from anyformer.kernels.memory import free
-from anyformer.lab.job import Job
+from anyformer.lab.engine.job import Job
+from anyformer.lab.engine.train_job import prepared
 from anyformer.lab.study import Measure
-from anyformer.lab.train_job import prepared
 from anyformer.train.components import Components, device_of
 from anyformer.train.dry_run import is_oom, load_of
 from anyformer.train.estimate import memory
@@ -36,7 +35,7 @@ LEAST = 0.15
 """Seconds that a round of training lasts at least."""
 ROOM = 0.3
 """The share of the free memory that variants take which are measured in turn."""
-NEW = 32
+NEW = 48
 """Tokens that are decoded in a round."""
 Report = Callable[[int, int], None]
 
@@ -181,16 +180,16 @@ def _decode_speed(components: Components, measure: Measure, *, warm: bool) -> fl
         return None
     ids_BT = torch.full((rows, length), spec.ids.bos or 0, device=components.device)
 
-    def seconds(count: int) -> float:
-        _settle(components.device)
+    def seconds() -> float:
+        """From the first new token to the last: prefill, which takes far longer here, is over by then."""
+        stream = generate(model, ids_BT, max_new_tokens=new, stop=(), stream=True)
+        next(stream)
         began = time.perf_counter()
-        generate(model, ids_BT, max_new_tokens=count, stop=())
+        for _ in stream:
+            pass
         _settle(components.device)
         return time.perf_counter() - began
 
     if warm:
-        seconds(new)
-    # The prompt is read in both, so their difference is decoding alone.
-    short, long = min(seconds(1) for _ in range(2)), min(seconds(new) for _ in range(2))
-    spent = long - short
-    return rows * (new - 1) / spent if spent > 0 and math.isfinite(spent) else None
+        seconds()
+    return rows * (new - 1) / min(seconds() for _ in range(2))

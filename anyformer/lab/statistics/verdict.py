@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from anyformer.lab.comparison import Comparison, Judgement, compare
 from anyformer.lab.results import Results, higher_is_better
-from anyformer.lab.statistics import Interval, power
+from anyformer.lab.statistics.comparison import Comparison, Judgement, compare
+from anyformer.lab.statistics.estimates import Interval, power
 
 FEW = 3
 """Seeds up to which a verdict says what so few can find."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anyformer.errors import InputError
 from anyformer.files import replace_file
-from anyformer.lab.job import Job
+from anyformer.lab.engine.job import Job
 from anyformer.lab.study import Budget, Study
 
 FILE = "slurm.sh"
@@ -29,7 +29,7 @@ cd {here}
 study={study}
 case "${{1:-submit}}" in
 run)
-    exec {python} -m anyformer.lab.worker --study "$study" --job "$SLURM_ARRAY_TASK_ID"{device}
+    exec {python} -m anyformer.lab.engine.worker --study "$study" --job "$SLURM_ARRAY_TASK_ID"{device}
     ;;
 read)
     exec {python} -m anyformer {reader} "$study"

@@ -4,8 +4,8 @@ Requests come as lines of JSON on standard input, answers go as lines of JSON to
 to standard error. When standard input ends, whoever asked is gone, and so is the worker, in the middle of a step if need be:
 a run that is interrupted goes on from its last checkpoint.
 
-    python -m anyformer.lab.worker --threads 1
-    python -m anyformer.lab.worker --study runs/ffn --job 17       one job of a planned study, as a Slurm array runs it
+    python -m anyformer.lab.engine.worker --threads 1
+    python -m anyformer.lab.engine.worker --study runs/ffn --job 17       one job of a planned study, as a Slurm array runs it
 """
 
 import argparse
@@ -27,7 +27,7 @@ Answer = Callable[..., None]
 
 def main(argv: list[str] | None = None) -> int:
     """Work until there is nothing more to do."""
-    parser = argparse.ArgumentParser(prog="anyformer.lab.worker", description="Executes jobs of a study.")
+    parser = argparse.ArgumentParser(prog="anyformer.lab.engine.worker", description="Executes jobs of a study.")
     parser.add_argument("--threads", type=int, default=0, help="cores for each operation on a CPU (all)")
     parser.add_argument("--study", help="the folder of a planned study")
     parser.add_argument("--job", type=int, help="number of the job in it, from 0")
@@ -54,8 +54,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _one(study: Path, number: int | None, device: str) -> int:
+    from anyformer.lab.engine.train_job import run_job
     from anyformer.lab.experiment import read_jobs
-    from anyformer.lab.train_job import run_job
 
     jobs = read_jobs(study)
     if number is None or not 0 <= number < len(jobs):
@@ -100,8 +100,8 @@ def _serve(request: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
 
 
 def _train(request: Mapping[str, Any], report: Callable[[int, int], None]) -> Any:
-    from anyformer.lab.job import Job
-    from anyformer.lab.train_job import run_job
+    from anyformer.lab.engine.job import Job
+    from anyformer.lab.engine.train_job import run_job
 
     began = time.perf_counter()
     try:
@@ -121,8 +121,8 @@ def _release() -> None:
 
 
 def _costs(request: Mapping[str, Any], report: Callable[[int, int], None]) -> Any:
-    from anyformer.lab.costs import measure_costs
-    from anyformer.lab.job import Job
+    from anyformer.lab.engine.costs import measure_costs
+    from anyformer.lab.engine.job import Job
     from anyformer.lab.study import Measure
 
     measure = Measure.from_data(request["measure"])
@@ -132,8 +132,8 @@ def _costs(request: Mapping[str, Any], report: Callable[[int, int], None]) -> An
 
 def _calibrate(request: Mapping[str, Any], report: Callable[[int, int], None]) -> Any:
     """Seconds of a step and of the evaluations of a run, while the other workers do the same."""
-    from anyformer.lab.costs import WARM, opened, step_seconds
-    from anyformer.lab.job import Job
+    from anyformer.lab.engine.costs import WARM, opened, step_seconds
+    from anyformer.lab.engine.job import Job
     from anyformer.train.perplexity import evaluate
 
     with opened(Job.from_data(request["job"]), request["device"]) as components:
@@ -159,8 +159,8 @@ def _calibrate(request: Mapping[str, Any], report: Callable[[int, int], None]) -
 
 def _check(request: Mapping[str, Any], report: Callable[[int, int], None]) -> Any:
     """What is wrong with runs before they begin, and the memory that a step of each takes."""
-    from anyformer.lab.job import Job
-    from anyformer.lab.train_job import prepared
+    from anyformer.lab.engine.job import Job
+    from anyformer.lab.engine.train_job import prepared
     from anyformer.train.components import Components, device_of
     from anyformer.train.dry_run import load_of
     from anyformer.train.estimate import memory

@@ -9,9 +9,9 @@ import random
 from collections.abc import Iterator, Sequence
 
 from anyformer.errors import InputError
-from anyformer.lab.comparison import POOL_BELOW, compare
 from anyformer.lab.results import BASE, Results, RunResult, VariantResult
-from anyformer.lab.statistics import variance
+from anyformer.lab.statistics.comparison import POOL_BELOW, compare
+from anyformer.lab.statistics.estimates import variance
 
 
 def null_study(

@@ -6,11 +6,11 @@ from statistics import median
 from typing import Any
 
 from anyformer.files import finite
-from anyformer.lab.comparison import Comparison, compare, judge
-from anyformer.lab.pairing import is_speed, lost_words, samples
 from anyformer.lab.results import Results, VariantResult, higher_is_better
-from anyformer.lab.statistics import Estimate, estimate
-from anyformer.lab.verdict import amount, decimals, half, judgement_words, metric_words, span, verdict
+from anyformer.lab.statistics.comparison import Comparison, compare, judge
+from anyformer.lab.statistics.estimates import Estimate, estimate
+from anyformer.lab.statistics.pairing import is_speed, lost_words, samples
+from anyformer.lab.statistics.verdict import amount, decimals, half, judgement_words, metric_words, span, verdict
 from anyformer.specs import number_format
 
 TRAIN_SPEED, DECODE_SPEED = "train_tokens_per_second", "decode_tokens_per_second"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import CapabilityError, InputError
-from anyformer.lab.job import Job
-from anyformer.lab.queue import ATTEMPTS, GRACE, JobEvent
+from anyformer.lab.engine.job import Job
+from anyformer.lab.engine.queue import ATTEMPTS, GRACE, JobEvent
 from anyformer.registry import installed
 from anyformer.train.loggers import FILE as METRICS
 
@@ -124,7 +124,7 @@ def _reach(address: str) -> None:
 
 def _execute(data: Mapping[str, Any], device: str, here: str) -> dict[str, str]:
     """What a task does, in a process of Ray."""
-    from anyformer.lab.train_job import run_job
+    from anyformer.lab.engine.train_job import run_job
 
     # Names of folders may be relative to where the study was begun.
     os.chdir(here)

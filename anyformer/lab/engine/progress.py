@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyformer.files import replace_file
-from anyformer.lab.job import Job
-from anyformer.lab.queue import JobEvent
+from anyformer.lab.engine.job import Job
+from anyformer.lab.engine.queue import JobEvent
 
 CLOCK = "clock.json"
 

@@ -12,11 +12,11 @@ from statistics import mean
 from typing import Any
 
 from anyformer.errors import AnyformerError, InputError
-from anyformer.lab.ladder import End, size_changes, tokens_for
-from anyformer.lab.lr_transfer import Transfer, TransferPoint, obstacles, transfer
 from anyformer.lab.plan import Plan
 from anyformer.lab.results import BASE, Results, VariantResult
-from anyformer.lab.scaling import Advantage, Fit, Point, fit, still_wins
+from anyformer.lab.scaling.ladder import End, size_changes, tokens_for
+from anyformer.lab.scaling.laws import Advantage, Fit, Point, fit, still_wins
+from anyformer.lab.scaling.lr_transfer import Transfer, TransferPoint, obstacles, transfer
 from anyformer.lab.study import Bundle, Study, dotted
 from anyformer.lab.variants import LR, Run, changed, label, read_base, split
 from anyformer.specs.model import ModelSpec

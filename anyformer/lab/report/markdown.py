@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anyformer.lab.comparison import Judgement, judge
 from anyformer.lab.results import Results
-from anyformer.lab.table import cells, legend
-from anyformer.lab.verdict import judgement_words, span, verdict
+from anyformer.lab.statistics.comparison import Judgement, judge
+from anyformer.lab.statistics.table import cells, legend
+from anyformer.lab.statistics.verdict import judgement_words, span, verdict
 
 VERDICTS = {"agrees": "**agrees**", "differs": "**differs**", "can't tell": "can't tell at this size"}
 

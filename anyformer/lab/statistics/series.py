@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.lab.comparison import Comparison
-from anyformer.lab.pairing import lost_words, samples
 from anyformer.lab.results import Results, VariantResult, higher_is_better
-from anyformer.lab.statistics import Estimate, estimate
-from anyformer.lab.table import rows
+from anyformer.lab.statistics.comparison import Comparison
+from anyformer.lab.statistics.estimates import Estimate, estimate
+from anyformer.lab.statistics.pairing import lost_words, samples
+from anyformer.lab.statistics.table import rows
 
 AT_LENGTH = re.compile(r"loss@(\d+)")
 DECODE, KV = "decode_tokens_per_second", "kv_bytes_per_token"

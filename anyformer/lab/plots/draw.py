@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.lab import curves, palette, series
-from anyformer.lab.curves import Axis, Band
-from anyformer.lab.figure import (
+from anyformer.lab.plots import palette
+from anyformer.lab.plots.figure import (
     caption,
     count_ticks,
     fit_name,
@@ -24,10 +23,12 @@ from anyformer.lab.figure import (
     style_axes,
     verbatim,
 )  # fmt: skip
-from anyformer.lab.pairing import is_speed
-from anyformer.lab.palette import BETTER, INK, PAPER, SOFT, WORSE, Style
+from anyformer.lab.plots.palette import BETTER, INK, PAPER, SOFT, WORSE, Style
 from anyformer.lab.results import Results, VariantResult, higher_is_better
-from anyformer.lab.verdict import amount, half
+from anyformer.lab.statistics import curves, series
+from anyformer.lab.statistics.curves import Axis, Band
+from anyformer.lab.statistics.pairing import is_speed
+from anyformer.lab.statistics.verdict import amount, half
 from anyformer.train.report.chart import plain
 
 if TYPE_CHECKING:

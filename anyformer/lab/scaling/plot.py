@@ -6,17 +6,17 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.lab import palette
-from anyformer.lab.figure import caption, fit_name, new_figure, save_figure, style_axes, verbatim
-from anyformer.lab.palette import SOFT, Style
-from anyformer.lab.plots import FORMATS
+from anyformer.lab.plots import palette
+from anyformer.lab.plots.draw import FORMATS
+from anyformer.lab.plots.figure import caption, fit_name, new_figure, save_figure, style_axes, verbatim
+from anyformer.lab.plots.palette import SOFT, Style
 from anyformer.lab.results import BASE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from anyformer.lab.scale_study import Ladder, Scaling
+    from anyformer.lab.scaling.scale_study import Ladder, Scaling
 
 NAME = "scaling"
 PLACES = 80

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anyformer.lab import series
-from anyformer.lab.comparison import compare
 from anyformer.lab.results import Results, VariantResult
-from anyformer.lab.statistics import Estimate
-from anyformer.lab.table import estimate_words
+from anyformer.lab.statistics import series
+from anyformer.lab.statistics.comparison import compare
+from anyformer.lab.statistics.estimates import Estimate
+from anyformer.lab.statistics.table import estimate_words
+from anyformer.lab.statistics.verdict import metric_words
 from anyformer.lab.variants import label
-from anyformer.lab.verdict import metric_words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anyformer.errors import InputError, nearest
-from anyformer.lab.pairing import POOL_BELOW, Pair, count_runs, pair_of
 from anyformer.lab.results import Claim, Results, VariantResult, higher_is_better
-from anyformer.lab.statistics import ALPHA, Interval, Paired, holm
+from anyformer.lab.statistics.estimates import ALPHA, Interval, Paired, holm
+from anyformer.lab.statistics.pairing import POOL_BELOW, Pair, count_runs, pair_of
 
 Outcome = Literal["better", "worse", "can't tell", "identical", "not judged"]
 Verdict = Literal["agrees", "differs", "can't tell"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.files import replace_file
-from anyformer.lab.palette import GRID, INK, PAPER, SOFT
+from anyformer.lab.plots.palette import GRID, INK, PAPER, SOFT
 from anyformer.specs.number_format import short
 from anyformer.train.report.chart import brief
 

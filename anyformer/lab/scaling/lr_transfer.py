@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from anyformer.errors import InputError
-from anyformer.lab.ladder import resized
-from anyformer.lab.scaling import DRAWS, LARGEST_SPREAD, Estimate, percentiles
+from anyformer.lab.scaling.ladder import resized
+from anyformer.lab.scaling.laws import DRAWS, LARGEST_SPREAD, Estimate, percentiles
 from anyformer.specs.axes import Role
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from anyformer.lab.results import Results, VariantResult
-from anyformer.lab.statistics import (
+from anyformer.lab.statistics.estimates import (
     Interval,
     Paired,
     Values,

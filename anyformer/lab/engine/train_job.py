@@ -17,8 +17,8 @@ from anyformer.convert.surgery import operate
 from anyformer.errors import AnyformerError, TrainingError
 from anyformer.families.io import load
 from anyformer.files import finite, replace_file
-from anyformer.lab.job import RESULT, Job, read_result
-from anyformer.lab.measurements import measurements
+from anyformer.lab.engine.job import RESULT, Job, read_result
+from anyformer.lab.engine.measurements import measurements
 from anyformer.lab.results import RunResult, Status
 from anyformer.lab.study import Measure
 from anyformer.lab.variants import surgery_of

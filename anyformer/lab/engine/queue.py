@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from anyformer.errors import CapabilityError, InputError, TrainingError
-from anyformer.lab.job import Job
+from anyformer.lab.engine.job import Job
 
 ATTEMPTS = 2
 """How often a job is given out whose worker dies."""
@@ -54,7 +54,7 @@ class Worker:
         self.job: Job | None = None
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "anyformer.lab.worker", "--threads", str(slot.threads)],
+            [sys.executable, "-W", "ignore", "-m", "anyformer.lab.engine.worker", "--threads", str(slot.threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
         )  # fmt: skip
         self._answers = answers

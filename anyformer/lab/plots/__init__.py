@@ -1,0 +1,1 @@
+"""Drawing a study: its figures, their parts, and the palette."""

@@ -1,0 +1,1 @@
+"""What a study says: estimates, comparisons that are corrected, claims that are judged, tables and words."""
