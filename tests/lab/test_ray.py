@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import anyformer as af
 from anyformer.cli.tokenize import make_data
 from anyformer.errors import CapabilityError
 from anyformer.lab.engine import ray_engine
@@ -20,7 +21,7 @@ from tests.cli.command import run
 from tests.cli.small_study import write_base
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray: pip install 'anyformer[ray]'")
-ROOT = Path(ray_engine.__file__).parents[2]
+ROOT = Path(af.__file__).parents[1]
 
 
 CODE = """
