@@ -1,5 +1,6 @@
 """The studies of the repository: their files can be read, their sizes are solved, and their pages are made of their results."""
 
+import re
 import shutil
 
 import pytest
@@ -74,6 +75,9 @@ def test_finished_study_has_seeds_command_and_pages(place, maker):
 
 def test_page_of_claims_is_made_of_the_results(maker):
     assert maker.claims() == read("docs/claims.md"), UPDATE
+    count, verdicts = re.search(r"(\d+ claims): (.*)\.", read("docs/claims.md")).groups()
+    summary = " ".join(read("README.md").split())
+    assert f"{count} of the literature, judged this way on small models: {verdicts}" in summary
 
 
 def test_claims_are_many_and_not_all_agree(maker):
