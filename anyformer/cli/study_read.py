@@ -150,6 +150,11 @@ def with_data(study: Study, folder: Path, given: argparse.Namespace) -> Study:
     changes = dotted(study.set)
     if given.text is None and (study.base != QUICKSTART or "data.folder" in changes):
         _make(study.base, changes, quiet=given.json)
+        # A second run, or a variant, may be on data of its own.
+        for more in (study.then.set if study.then else None, *(bundle.set for bundle in study.variants)):
+            own = {} if more is None else dotted(more)
+            if "data.make" in own or "data.folder" in own:
+                _make(study.base, changes | own, quiet=given.json)
         return study
     from anyformer.lab.standard_text import text_folder
 

@@ -173,7 +173,9 @@ def _plan_page(study: Study, folder: Path, plan: Plan, given: argparse.Namespace
     if own:
         yield text(f"The base has {', '.join(f'{name}={value}' for name, value in own.items())}.")
     ignored = [f"--{name}" for name in ("device", "jobs") if getattr(given, name) is not None]
-    if ignored and done and given.engine == "local":
+    on = sum(device == plan.devices[0] for device in plan.devices)
+    other = (given.jobs or on) != on or not plan.devices[0].startswith(given.device or plan.devices[0])
+    if ignored and (done or other) and given.engine == "local":
         yield text(f"{' and '.join(ignored)}: the study goes on as it was planned, on {', '.join(plan.devices)}.")
     yield ""
 

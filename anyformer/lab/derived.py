@@ -46,13 +46,20 @@ def _group(name: str, members: Sequence[VariantResult], derive: Derive) -> Varia
         key=lambda pair: pair[0],
     )
     seeds = sorted({run.seed for _, each in ordered for run in each.runs})
-    runs = [
-        RunResult(seed=seed, status="finished", metrics={derive.name: _edge(ordered, seed, derive)}) for seed in seeds
-    ]
+    runs = [_derived(ordered, seed, derive) for seed in seeds]
     shared = {key: value for key, value in members[0].changes.items() if key != derive.along}
     first = ordered[0][1] if ordered else members[0]
     changes = {} if name == group_name("", derive) else shared
     return replace(first, name=name, changes=changes, runs=runs, speeds={}, solved={}, lr_factor=None)
+
+
+def _derived(ordered: Sequence[tuple[float, VariantResult]], seed: int, derive: Derive) -> RunResult:
+    """The edge of a seed; a run that failed for another reason than its own divergence leaves none."""
+    every = [run for _, variant in ordered for run in variant.runs if run.seed == seed]
+    broken = next((run for run in every if run.status not in ("finished", "diverged")), None)
+    if broken is not None:
+        return RunResult(seed=seed, status=broken.status, reason=broken.reason)
+    return RunResult(seed=seed, status="finished", metrics={derive.name: _edge(ordered, seed, derive)})
 
 
 def _edge(ordered: Sequence[tuple[float, VariantResult]], seed: int, derive: Derive) -> float | None:

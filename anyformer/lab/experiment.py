@@ -5,6 +5,7 @@ loads no torch; its workers do.
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from anyformer.errors import InputError, TrainingError, file_fault
+from anyformer.errors import AnyformerError, InputError, TrainingError, file_fault
 from anyformer.files import finite, replace_file
 from anyformer.lab import derived
 from anyformer.lab.engine.job import RESULT, Job, config_data
 from anyformer.lab.engine.progress import Progress, Stage, Watch, clock, seconds_of
 from anyformer.lab.engine.queue import JobEvent, Queue, Slot
 from anyformer.lab.match import matched
-from anyformer.lab.plan import Plan, PlannedVariant, plan_of, with_threads
+from anyformer.lab.plan import Plan, PlannedVariant, identity_of, plan_of, with_threads
 from anyformer.lab.results import BASE, Results, RunResult, VariantResult, higher_is_better
 from anyformer.lab.study import Budget, Study
 from anyformer.lab.time_match import match_time
@@ -98,7 +99,14 @@ class Experiment:
         if plan is None:
             self._draft()
         else:
-            plan.check_same(self.study, self.folder)
+            plan.check_same(self.study, self.folder, self._base())
+
+    def _base(self) -> dict[str, Any] | None:
+        """What the base is now; None where it, or its data, are gone: runs that are there can still be read."""
+        try:
+            return identity_of(read_base(self.study))
+        except AnyformerError:
+            return None
 
     def _draft(self) -> list[Variant]:
         """All variants with the steps that are known, before any is solved; that they can be is tried."""
@@ -107,6 +115,11 @@ class Experiment:
             budget = Budget.parse(study.budget) if study.budget else None
             if budget is not None and budget.kind != "seconds":
                 base = stepped(base, _steps(budget, base))
+            if len(base.config.stages) > 1 and (study.match.to == "time" or (budget and budget.kind == "seconds")):
+                raise InputError(
+                    f"base: has {len(base.config.stages)} stages, whose steps take different times; give the budget in steps, "
+                    "tokens or flops, and match params or flops"
+                )
             self._drafted = variants(study, base)
             if study.match.to in ("params", "flops"):
                 matched(self._drafted, study.match)
@@ -128,7 +141,7 @@ class Experiment:
             plan = self.make_plan(queue)
             plan.save(self.folder)
         else:
-            plan.check_same(self.study, self.folder)
+            plan.check_same(self.study, self.folder, self._base())
         text = self.study.to_toml()
         replace_file(self.folder / STUDY, lambda beside: beside.write_text(text, encoding="utf-8"))
         return plan
@@ -157,21 +170,22 @@ class Experiment:
         machine = self._check(queue, every)
         return plan_of(
             every, study, budget=words, match=_match_words(study, every), machine=machine, devices=devices,
-            date=time.strftime("%Y-%m-%d"), notes=notes,
+            date=time.strftime("%Y-%m-%d"), notes=notes, base=self._base() or {},
         )  # fmt: skip
 
     def _devices(self, queue: Queue, every: Sequence[Variant]) -> tuple[list[str], int]:
         """A device for each run at a time, and the threads of each on a CPU (0: it runs elsewhere)."""
         if self.elsewhere:
             return [""], 0
+        wanted = self.device or every[0].run.config.compute.device
         self.watch(Stage(what="looking at the machine"))
         cores = len(os.sched_getaffinity(0))
         count = len(every) * self.study.seeds
-        found = [] if self.device == "cpu" else queue.ask({"do": "devices"})[0]
-        chosen = [pair for pair in found if self.device in ("", "cuda", pair[0])]
-        if self.device not in ("", "cpu") and not chosen:
+        found = [] if wanted == "cpu" else queue.ask({"do": "devices"})[0]
+        chosen = [pair for pair in found if wanted in ("", "cuda", pair[0])]
+        if wanted not in ("", "cpu") and not chosen:
             known = ", ".join(["cpu", *(name for name, _ in found)])
-            raise InputError(f"--device: {self.device!r} is not here; there are {known}")
+            raise InputError(f"--device: {wanted!r} is not here; there are {known}")
         if not chosen:
             at_once = min(self.at_once or cores, count)
             return ["cpu"] * at_once, max(1, cores // at_once)
@@ -247,6 +261,11 @@ class Experiment:
                     value = None if found is None else found.value(self.study.metric)
                     losses.setdefault(factor, []).append(float("inf") if value is None else sign * value)
             best[variant.name] = min(losses, key=lambda factor: sum(losses[factor]))
+            if not math.isfinite(sum(losses[best[variant.name]])):
+                raise TrainingError(
+                    f"{variant.name}: none of the learning rates x {', '.join(f'{f:g}' for f in losses)} gave a finite "
+                    f"{self.study.metric}; look at the folders in {self.folder / 'tuning'}, or give other factors or metrics"
+                )
         replace_file(place, lambda beside: beside.write_text(json.dumps(best), encoding="utf-8"))
         return best
 
@@ -369,7 +388,9 @@ def read_jobs(folder: Path) -> list[Job]:
     plan = Plan.read(folder)
     if plan is None:
         raise InputError(f"{folder}: is no planned study; plan one with anyformer ablate --plan-only")
-    return plan.jobs(Study.from_data(plan.study), folder)
+    # Not the study of the plan: seeds may have been added since.
+    study = Study.from_file(folder / STUDY) if (folder / STUDY).is_file() else Study.from_data(plan.study)
+    return plan.jobs(study, folder)
 
 
 def _read(place: Path) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from anyformer.data.shards import INDEX
 from anyformer.errors import InputError
 from anyformer.explain.costs import decodes
 from anyformer.files import replace_file
 from anyformer.lab.engine.job import Job, config_data
 from anyformer.lab.results import VariantResult
 from anyformer.lab.study import Study
-from anyformer.lab.variants import Variant, scaled
+from anyformer.lab.variants import Run, Variant, scaled
 from anyformer.specs.codec import flatten
 from anyformer.train.config import Config
 
@@ -80,6 +81,8 @@ class Plan:
     devices: list[str]
     """One for each run at a time."""
     date: str
+    base: dict[str, Any] = field(default_factory=dict)
+    """The config of the base, and a hash of the data, when it was planned."""
     notes: list[str] = field(default_factory=list)
 
     def jobs(self, study: Study, folder: Path, factors: Mapping[str, float] | None = None) -> list[Job]:
@@ -142,9 +145,11 @@ class Plan:
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{place}: is no plan of a study: {error}; give --out another folder") from error
 
-    def check_same(self, study: Study, folder: Path) -> None:
-        """Refuse to go on with another study, naming what differs."""
+    def check_same(self, study: Study, folder: Path, base: Mapping[str, Any] | None = None) -> None:
+        """Refuse to go on with another study or, where it can still be read, another base, naming what differs."""
         was, now = (dict(flatten(each)) for each in (self.study, study.to_data()))
+        if base is not None and self.base:
+            was, now = was | dict(flatten(self.base, "the base")), now | dict(flatten(dict(base), "the base"))
         # Learning rates that were tuned were chosen by the metric.
         free = tuple(name for name in FREE if name != "metric" or not study.tune.factors)
         differ = [
@@ -177,6 +182,14 @@ def slugs(names: Sequence[str]) -> list[str]:
             )
         found.append(slug)
     return found
+
+
+def identity_of(base: Run) -> dict[str, Any]:
+    """What a study must find unchanged in its base when it is continued."""
+    data = config_data(base.config)
+    place = Path(base.config.data.folder) / INDEX
+    digest = hashlib.sha256(place.read_bytes()).hexdigest() if place.is_file() else ""
+    return {"config": {name: data[name] for name in data if name not in ("compute", "run")}, "data": digest}
 
 
 def plan_of(every: Sequence[Variant], study: Study, **more: Any) -> Plan:

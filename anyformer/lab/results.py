@@ -5,6 +5,7 @@ Nothing here loads torch: a report can be made again from results.json alone, lo
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,13 +19,13 @@ VERSION = 1
 BASE = "base"
 """The name of the variant that nothing is changed in."""
 Status = Literal["finished", "diverged", "failed", "out of memory"]
-HIGHER_IS_BETTER = ("accuracy", "f1", "bleu", "per_second", "edge")
-"""A metric whose name has one of these in it grows with quality; all others are losses and costs."""
+HIGHER_IS_BETTER = re.compile(r"(?:^|[^a-z])(?:accuracy|f1|bleu|per_second|edge)(?:$|[^a-z])")
+"""A metric whose name has one of these words in it grows with quality; all others are losses and costs."""
 
 
 def higher_is_better(metric: str) -> bool:
     """Whether a larger value of a metric is the better one."""
-    return any(word in metric for word in HIGHER_IS_BETTER)
+    return HIGHER_IS_BETTER.search(metric) is not None
 
 
 @dataclass(frozen=True, kw_only=True)

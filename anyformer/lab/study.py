@@ -11,6 +11,7 @@ A TOML file says it, or the options of `anyformer ablate`:
     "ffn.kind" = ["relu", "gelu", "swiglu"]
 """
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from anyformer.errors import InputError, nearest
-from anyformer.lab.results import BASE, Claim
+from anyformer.lab.results import BASE, Claim, higher_is_better
 from anyformer.specs.axes import Problem
 from anyformer.specs.codec import Problems, Table, draft, flatten, read_fields, write
 from anyformer.specs.overrides import Overrides
@@ -211,6 +212,36 @@ class Study:
                 yield "derive", f"along: {derive.along!r} is not varied{nearest(derive.along, varied)}"
         if self.match.to == "time" and not self.measure.speeds:
             yield "measure.speeds", "is false, and match.to = 'time' needs it"
+        if self.match.to == "time" and self.then is not None:
+            yield "match.to", "'time' is measured of one run, and there are two with [then]; match flops or params"
+        for i, derive in enumerate(self.derive):
+            if not higher_is_better(derive.name):
+                yield (
+                    f"derive[{i}].name",
+                    f"{derive.name!r} does not say that it is an edge; call it such, e.g. lr_edge",
+                )
+        at, known = re.fullmatch(r"loss@(\d+)", self.metric), self._metrics()
+        if at and int(at[1]) not in self.measure.lengths:
+            yield "metric", f"{self.metric!r} is measured nowhere; add {at[1]} to measure.lengths"
+        elif self.metric not in known and (near := difflib.get_close_matches(self.metric, known, n=1, cutoff=0.75)):
+            yield "metric", f"{self.metric!r} is measured nowhere; did you mean {near[0]!r}?"
+        for i, claim in enumerate(self.claims):
+            if claim.margin is not None and claim.margin <= 0:
+                yield f"claims[{i}].margin", f"{claim.margin:g} is not above 0"
+
+    def _metrics(self) -> frozenset[str]:
+        """Metrics that are known by name; objectives have figures of their own besides."""
+        known = {
+            "loss",
+            "bits_per_byte",
+            "accuracy",
+            "gradient_spikes",
+            "skipped_steps",
+            *(d.name for d in self.derive),
+        }
+        known |= {f"loss@{length}" for length in self.measure.lengths} | {f"loss_{rows}" for rows in self.measure.rows}
+        known |= {f"steps_to_{loss:g}" for loss in self.measure.steps_to}
+        return frozenset(known | {"train_tokens_per_second", "decode_tokens_per_second"})
 
     def axes(self) -> dict[str, list[Any]]:
         """Values by dotted name."""

@@ -35,6 +35,11 @@ PLACEHOLDER = "runs/study"
 """The run folder of configs that have none yet."""
 USUAL = {"steps": 1000, "length": 256, "batch": 16}
 """The stage of a base that is only a spec; no longer than its context."""
+FILLED = {
+    "run.seed": "is the study's: seeds = N, and first_seed",
+    "run.folder": "is the study's: every run has a folder of its own in --out",
+}
+"""Names of a config that a study fills in for each run."""
 NAME = 80
 """Characters of a variant's name, which is also that of a folder."""
 
@@ -57,8 +62,8 @@ class Run:
 
     @property
     def tokens_per_step(self) -> int:
-        """Cells of a step of the last stage."""
-        return self.config.stages[-1].batch * self.config.stages[-1].length
+        """Cells of a step, on average over the stages."""
+        return round(sum(s.steps * s.batch * s.length for s in self.config.stages) / self.config.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +112,7 @@ def read_base(study: Study) -> Run:
     wrong = [name for name in given if name == LR or name.startswith(f"{THEN}.")]
     if wrong:
         raise InputError(f"set.{wrong[0]}: is for variants; in `set` write optim.matrices=..., or the table [then]")
+    _refuse_filled(given, "set.")
     config = _config(data, config_changes, study.base)
     spec = _resolved(config, spec_changes)
     if "stages" not in data and not any(name.startswith("stages") and name.endswith("length") for name in given):
@@ -114,6 +120,13 @@ def read_base(study: Study) -> Run:
         config = replace(config, stages=tuple(short))
     run = Run(config=config, spec=spec)
     return changed(run, {}) if spec_changes else run
+
+
+def _refuse_filled(given: Mapping[str, Any], where: str = "") -> None:
+    """Refuse what every run of a study gets from the study itself."""
+    for name in given:
+        if name in FILLED:
+            raise InputError(f"{where}{name}: {FILLED[name]}")
 
 
 def _base_data(base: str) -> Table:
@@ -183,7 +196,7 @@ def changed(run: Run, spec_changes: Mapping[str, Any], config_changes: Mapping[s
     spec = run.spec.vary(spec_changes) if spec_changes else run.spec
     data = run.config.to_data()
     if run.config.model.weights:
-        written = {**run.config.model.spec.written(), **nest(spec_changes)}
+        written = nest(dotted(run.config.model.spec) | dict(spec_changes))
         data["model"] = {"weights": run.config.model.weights, "spec": written}
     else:
         data["model"] = {"spec": spec.to_data()}
@@ -226,7 +239,7 @@ def variants(study: Study, base: Run) -> list[Variant]:
         same = known.setdefault(_identity(made), name)
         if same == name:
             found.append(made)
-        elif same != BASE:
+        elif same != BASE and not study.cross:
             wrong.append(f"{name}: is the same as {same}; leave one of them out")
     names = [each.name for each in found]
     wrong += [f"{name}: is there twice" for name in sorted({n for n in names if names.count(n) > 1})]
@@ -235,7 +248,8 @@ def variants(study: Study, base: Run) -> list[Variant]:
                   if n not in names and not study.derive]  # fmt: skip
     if wrong:
         raise InputError("\n  ".join(["these variants can't be, so nothing was begun:", *dict.fromkeys(wrong)]))
-    found[0] = replace(found[0], changes={name: _value(base, name) for name in study.axes()})
+    own = {name: _value(base, name) for name in study.axes()}
+    found[0] = replace(found[0], changes={name: value for name, value in own.items() if value is not None})
     return found
 
 
@@ -291,6 +305,11 @@ def _spelled(value: Any) -> str:
 def _variant(study: Study, base: Run, name: str, changes: Table) -> Variant:
     if len(name) > NAME:
         raise InputError(f"its name has {len(name)} characters, and {NAME} are the most; name it in [[variants]]")
+    _refuse_filled(changes)
+    if "compute.device" in changes:
+        raise InputError(
+            "compute.device: all runs of a study are on one kind of device; put it into `set`, or give --device"
+        )
     spec, config, then, factor = split(changes)
     run = changed(base, spec, config)
     run = replace(run, config=scaled(run.config, factor))
@@ -347,5 +366,5 @@ def plain_value(spec: ModelSpec, name: str) -> Any:
 def _value(base: Run, name: str) -> Any:
     if name == LR:
         return 1.0
-    known = dict(flatten(write(base.spec, whole=True))) | dict(flatten(base.config.to_data()))
+    known = dict(flatten(base.spec.to_data())) | dict(flatten(base.config.to_data()))
     return known.get(name)

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import tomllib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from anyformer.lab.results import FILE, Results
 from anyformer.lab.study import Study
 from anyformer.lab.variants import read_base, variants
 from anyformer.model.build import build
-from tests.docs.fences import ROOT, UPDATE, read, run
+from tests.docs.fences import ROOT, UPDATE, fences, read, run
 from tests.docs.fences import maker as load_maker
 
 FILES = sorted(path for path in (ROOT / "studies").glob("*.toml") if path.stem != "base")
@@ -92,3 +94,20 @@ def test_claims_are_many_and_not_all_agree(maker):
 
 def test_blocks_of_the_page_of_the_lab_run():
     run(read("docs/lab.md"), "docs/lab.md")
+
+
+def test_sample_study_of_the_page_of_the_lab_can_be_planned(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (sample,) = [fence.text for fence in fences(read("docs/lab.md")) if fence.language == "toml"]
+    study = Study.from_data(tomllib.loads(sample))
+    every = matched(variants(study, read_base(study)), study.match)
+    assert [each.name for each in every] == ["base", "ffn=relu", "ffn=gelu", "gelu with biases"]
+    assert all(each.then is not None and each.then.spec.attention.kv_heads == 2 for each in every)
+
+
+@pytest.mark.parametrize("place", FINISHED, ids=lambda place: place.name)
+def test_results_are_of_the_study_as_it_is_written(place):
+    """All but words: what ran is what the file says now."""
+    now, ran = Study.from_file(ROOT / "studies" / f"{place.name}.toml"), Results.read(place).study
+    words = {"title": "", "claims": ()}
+    assert replace(Study.from_data(ran), **words) == replace(now, **words)

@@ -95,3 +95,10 @@ def test_edge_along_another_axis_needs_its_values_in_the_variants():
 def test_study_without_derived_metrics_is_left_as_it_is():
     results = Results(title="made up", variants=MADE)
     assert with_derived(results, study(metric="loss")) is results
+
+
+def test_edge_of_a_seed_whose_run_failed_is_not_finished():
+    made = [variant("base", {"lr": 1.0}, 3.0, 3.0), variant("lr=2", {"lr": 2}, 3.5, 5.0)]
+    made[1].runs[0] = RunResult(seed=0, status="out of memory", reason="too large")
+    group = derived(EDGE, made=made).variants[0]
+    assert [(run.status, run.value("edge")) for run in group.runs] == [("out of memory", None), ("finished", 0.5)]

@@ -303,3 +303,31 @@ def test_budget_of_less_than_a_step_is_refused(base, tmp_path):
     with pytest.raises(InputError, match="budget: 63 tokens are less than one step takes, 64"):
         Experiment(study=given, folder=tmp_path / "none", device="cpu").run()
     assert not (tmp_path / "none").exists()
+
+
+def test_study_whose_base_changed_is_refused_by_the_name_of_the_setting(base, tmp_path):
+    study = study_of(base, vary={"position.kind": ["alibi"]}, seeds=1, measure={"speeds": False})
+    Experiment(study=study, folder=tmp_path / "study", device="cpu").plan()
+    text = Path(base).read_text()
+    Path(base).write_text(text.replace('kind = "adamw"', 'kind = "adamw"\nmatrices = 0.5'))
+    try:
+        with pytest.raises(InputError, match=r"the base\.config\.optim\.matrices: was 0\.002, is 0\.5"):
+            Experiment(study=study, folder=tmp_path / "study", device="cpu").check()
+    finally:
+        Path(base).write_text(text)
+    Experiment(study=study, folder=tmp_path / "study", device="cpu").check()
+
+
+def test_jobs_of_a_planned_study_are_those_of_the_seeds_it_has_now(base, tmp_path):
+    given = {"vary": {"position.kind": ["alibi"]}, "measure": {"speeds": False}}
+    for seeds in (1, 3):
+        study = study_of(base, seeds=seeds, **given)
+        plan, _ = Experiment(study=study, folder=tmp_path / "study", device="cpu").plan()
+        assert experiment.read_jobs(tmp_path / "study") == plan.jobs(study, tmp_path / "study")
+        assert len(experiment.read_jobs(tmp_path / "study")) == 2 * seeds
+
+
+def test_study_on_the_device_that_its_config_names_is_planned_there(base, tmp_path):
+    study = study_of(base, vary={"position.kind": ["alibi"]}, seeds=1, set={"compute.device": "cpu"})
+    plan, _ = Experiment(study=study, folder=tmp_path / "study").plan()
+    assert set(plan.devices) == {"cpu"}

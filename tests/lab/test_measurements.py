@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from anyformer.data.loader import DRAW, VERSION, BatchLoader
+from anyformer.lab.engine.costs import opened, step_seconds
 from anyformer.lab.engine.measurements import SPIKE, WINDOW, layer_gradients, loss_at, measurements, spikes, steps_to
 from anyformer.lab.engine.train_job import prepared, run_job
 from anyformer.lab.study import Measure
+from anyformer.lab.variants import changed
 from anyformer.model.build import build
 from anyformer.train.loggers import finals
 from anyformer.train.perplexity import evaluate
@@ -220,3 +222,12 @@ def test_steps_to_a_loss_are_read_off_a_straight_line():
     # The first time counts: it may rise again.
     assert steps_to(2.5, [(10, 0, 3.0), (20, 0, 2.0), (30, 0, 3.0), (40, 0, 2.0)]) == 15.0
     assert steps_to(2.5, [(5, 0, 2.0), (10, 0, 3.0), (15, 0, 1.5)]) == 5.0
+
+
+def test_speed_counts_the_tokens_of_the_batches_that_were_timed(base, tmp_path):
+    run = changed(read_base(study_of(base)), {}, {"data.rows": "padded"})
+    with opened(job_of(run, tmp_path / "run"), "cpu") as components:
+        _, tokens = step_seconds(components, 2, 0.0, 3)
+        batches = [components.loader(0).batch(i).tokens for i in (2, 3, 4)]
+    assert len(set(batches)) > 1
+    assert tokens == sum(batches) / 3

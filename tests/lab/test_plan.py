@@ -108,7 +108,7 @@ def test_plan_goes_on_with_more_seeds_and_refuses_another_study_by_name(base, tm
     plan = planned(study)
     claims = [{"claim": "deeper is better", "paper": "none", "better": "depth=2"}]
     plan.check_same(
-        study_of(base, vary={"depth": [2]}, seeds=9, title="more", claims=claims, metric="loss@8"), tmp_path
+        study_of(base, vary={"depth": [2]}, seeds=9, title="more", claims=claims, metric="accuracy"), tmp_path
     )
     with pytest.raises(InputError) as caught:
         plan.check_same(study_of(base, vary={"depth": [2, 3], "lr": [2]}, seeds=2, budget="5 steps"), tmp_path)

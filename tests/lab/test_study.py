@@ -178,3 +178,22 @@ def test_study_is_read_without_torch(tmp_path):
         f"Study.from_file({str(place)!r}); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"metric": "acuracy"}, "metric: 'acuracy' is measured nowhere; did you mean 'accuracy'?"),
+        ({"metric": "loss@512"}, "metric: 'loss@512' is measured nowhere; add 512 to measure.lengths"),
+        ({"match": {"to": "time"}, "then": {}}, "match.to: 'time' is measured of one run"),
+        ({"derive": [{"name": "max_lr", "along": "lr", "below": 4.0}]}, "derive[0].name: 'max_lr' does not say"),
+        (
+            {"claims": [{"claim": "a", "paper": "b", "better": "base", "margin": 0.0}]},
+            "claims[0].margin: 0 is not above 0",
+        ),
+    ],
+)
+def test_study_that_could_not_be_judged_is_refused_before_it_runs(more, words):
+    with pytest.raises(InputError) as caught:
+        Study.from_data({"base": "x.toml", "vary": {"lr": [1, 2]}, "seeds": 2} | more)
+    assert words in str(caught.value)

@@ -1,5 +1,9 @@
 """Variants: which there are and what they are called; what all of them share to the bit; and what can't be is refused."""
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,6 +14,7 @@ from anyformer.lab.study import Match
 from anyformer.lab.variants import Run, Variant, read_base, variants
 from anyformer.specs import FeedForward, Norm, Position
 from anyformer.specs.parameters import weights
+from anyformer.train.resolve import resolved
 from tests.lab.small_study import BASE, study_of, variants_of, write_base
 
 
@@ -248,3 +253,41 @@ def test_match_of_nothing_leaves_variants_as_they_are(base):
     assert Match().within == 0
     every = variants(study_of(base, vary={"depth": [2]}), read_base(study_of(base)))
     assert [each.solved for each in every] == [{}, {}]
+
+
+def test_variant_of_a_base_with_weights_keeps_its_other_overrides(base, tmp_path):
+    af.save(af.build(read_base(study_of(base)).spec, seed=0), tmp_path / "weights")
+    own = f'[model]\nweights = "{tmp_path / "weights"}"\n[model.spec]\nattention = {{ softcap = 30.0 }}\n[data]'
+    fine = tmp_path / "fine.toml"
+    fine.write_text(re.sub(r"\[model\.spec\].*?\[data\]", lambda _: own, Path(base).read_text(), flags=re.DOTALL))
+    _, made = variants_of(str(fine), vary={"attention.pattern": ["window(8)"]})
+    again = resolved(made.run.config.model, vocab=32, ids={})
+    assert (again.attention.softcap, str(again.attention.pattern)) == (30.0, "window(8)")
+    assert again == made.run.spec
+
+
+@pytest.mark.parametrize("name", ["run.seed", "run.folder", "compute.device"])
+def test_what_a_study_fills_in_can_not_be_varied(base, name):
+    with pytest.raises(InputError, match=f"{name}: (is the study's|all runs)"):
+        variants_of(base, vary={name: ["1"]})
+
+
+def test_crossed_axis_leaves_out_what_is_the_base_with_it(base):
+    made = variants_of(base, vary={"position.kind": ["rope", "alibi"], "lr": [0.5, 2.0]}, cross=["lr"])
+    assert [v.name for v in made] == [
+        "base", "lr=0.5", "lr=2", "position=alibi, lr=0.5", "position=alibi, lr=2",
+    ]  # fmt: skip
+
+
+def test_base_does_not_say_values_that_are_unset(base):
+    (first, *_) = variants_of(base, vary={"attention.kv_heads": [1], "attention.softcap": [9.0]})
+    assert first.changes == {}
+
+
+def test_tokens_of_a_step_are_the_mean_over_stages(base):
+    run = read_base(study_of(base))
+    stages = (
+        replace(run.config.stages[0], steps=10, length=8, batch=2),
+        replace(run.config.stages[0], steps=30, length=16, batch=4),
+    )
+    assert Run(config=replace(run.config, stages=stages), spec=run.spec).tokens_per_step == (10 * 16 + 30 * 64) / 40

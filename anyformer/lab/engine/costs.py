@@ -73,17 +73,17 @@ def _alone(job: Job, folder: str) -> Job:
     return Job.from_data({**job.to_data(), "folder": folder, "start": "", "after": "", "convert": {}})
 
 
-def step_seconds(components: Components, first: int, seconds: float = LEAST, least: int = STEPS) -> tuple[float, int]:
-    """Seconds of a training step, and the number of steps made, beginning with the batch of step `first`."""
+def step_seconds(components: Components, first: int, seconds: float = LEAST, least: int = STEPS) -> tuple[float, float]:
+    """Seconds of a training step, and the mean number of tokens in one, beginning with the batch of step `first`."""
     steps = components.captured or components.train_step
     _settle(components.device)
-    began, done = time.perf_counter(), 0
+    began, done, tokens = time.perf_counter(), 0, 0
     while done < least or time.perf_counter() - began < seconds:
         batch = components.loader(0).batch(first + done)
         steps.step(batch, seed=0, factor=0.0, step=first + done).read()
-        done += 1
+        done, tokens = done + 1, tokens + batch.tokens
     _settle(components.device)
-    return (time.perf_counter() - began) / done, done
+    return (time.perf_counter() - began) / done, tokens / done
 
 
 def _settle(device: torch.device) -> None:
@@ -102,7 +102,10 @@ def measure_costs(
             ready = [
                 (job, parts) for job in some if (parts := _open(job, device, found[job.variant], stack)) is not None
             ]
-            for turn in range(ROUNDS):
+            for _, components in ready:
+                # A round that does not count: caches, pages and clocks of the machine settle in it.
+                _measure_round(components, measure, Measured(), 0)
+            for turn in range(1, ROUNDS + 1):
                 for job, components in ready:
                     _measure_round(components, measure, found[job.variant], turn)
                     report(done := done + 1, of)
@@ -155,9 +158,8 @@ def _open(job: Job, device: str, costs: Measured, stack: ExitStack) -> Component
 def _measure_round(components: Components, measure: Measure, costs: Measured, turn: int) -> None:
     """One round of one variant. What can't be measured is left out, with the reason."""
     try:
-        spent, _ = step_seconds(components, WARM + turn * STEPS)
+        spent, tokens = step_seconds(components, WARM + turn * STEPS)
         costs.step_seconds.append(spent)
-        tokens = components.loader(0).batch(0).tokens
         costs.speeds.setdefault("train_tokens_per_second", []).append(tokens / spent)
         if measure.decode and decodes(components.spec) and components.spec.topology == "decoder":
             speed = _decode_speed(components, measure, warm=turn == 0)

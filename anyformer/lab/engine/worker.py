@@ -12,6 +12,7 @@ import argparse
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -39,6 +40,8 @@ def main(argv: list[str] | None = None) -> int:
         torch.set_num_threads(given.threads)
     if given.study is not None:
         return _one(Path(given.study), given.job, given.device)
+    # An exception, so that folders of measurements are removed; a run that is being trained saves first.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     # Whatever a library prints must not stand between two answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
