@@ -10,7 +10,7 @@ from pathlib import Path
 
 from anyformer.lab.plots.draw import draw_all
 from anyformer.lab.report import write_report
-from anyformer.lab.report.markdown import Judged, claims_page, judged_claims, study_page
+from anyformer.lab.report.markdown import Judged, claims_page, judged_claims, study_page, table
 from anyformer.lab.results import FILE, Results
 from anyformer.lab.rope_decay import relative_bound
 from anyformer.lab.scaling.laws import Point, fit, still_wins
@@ -32,6 +32,10 @@ can't tell. All variants of a study have the learning rates of its base, which w
 ([study](../studies/learning-rate/README.md)) and may be off for others: that is part of what a verdict says. Differences are
 paired by seed (5 seeds), judged with a correction for the claims of the same study ([how](lab.md#statistics)), and every
 page has the command that repeats it. Made by `python docs/make.py claims`."""
+OVERVIEW = """Each is a TOML file and a folder with what it found: a page, report.html, and results.json with all numbers and no weights. The
+corpora are those of [recipes/](../recipes/README.md); [docs/lab.md](../docs/lab.md) says how to run one, and
+[docs/claims.md](../docs/claims.md) has all verdicts. On the H200 fourteen runs share the device, so a second of training steps
+is about a fourteenth of a second by the clock. Made by `python docs/make.py claims`."""
 DISTANCES = (1, 8, 64, 256, 1024)
 
 
@@ -109,6 +113,31 @@ def claims() -> str:
     return claims_page(rows, introduction=INTRODUCTION)
 
 
+def overview() -> str:
+    """The page of all studies: runs and what they cost."""
+    rows: list[tuple[str, ...]] = []
+    for name, folder in studies().items():
+        results = results_of(name, folder)
+        ran = [run for variant in results.variants for run in variant.runs if run.steps]
+        steps = sorted({run.steps for run in ran})
+        spent = f"{sum(run.seconds for run in ran):,.0f} s"
+        sizes = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+        rows.append(
+            (
+                f"[{name}]({name}/README.md)",
+                results.title,
+                f"{len(ran)}",
+                sizes,
+                spent,
+                results.machine,
+                f"{len(results.claims)}",
+            )
+        )
+    heads = ("study", "what", "runs", "steps of each", "in training steps", "machine", "claims")
+    lines = ["# Studies", "", OVERVIEW, "", *table(heads, rows)]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write them all."""
     for name, folder in studies().items():
@@ -120,4 +149,5 @@ def main() -> None:
         (folder / "README.md").write_text(page_of(name, folder), encoding="utf-8")
         size = sum(place.stat().st_size for place in folder.iterdir()) / 1000
         sys.stdout.write(f"{name}: {math.ceil(size)} kB\n")
+    (STUDIES / "README.md").write_text(overview(), encoding="utf-8")
     PAGE.write_text(claims(), encoding="utf-8")

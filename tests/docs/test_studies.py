@@ -77,6 +77,7 @@ def test_finished_study_has_seeds_command_and_pages(place, maker):
 
 def test_page_of_claims_is_made_of_the_results(maker):
     assert maker.claims() == read("docs/claims.md"), UPDATE
+    assert maker.overview() == read("studies/README.md"), UPDATE
     count, verdicts = re.search(r"(\d+ claims): (.*)\.", read("docs/claims.md")).groups()
     summary = " ".join(read("README.md").split())
     assert f"{count} of the literature, judged this way on small models: {verdicts}" in summary
