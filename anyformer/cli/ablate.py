@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anyformer.cli.parser import Command, add_set, flag, number, option
-from anyformer.cli.study_read import axis, left_out, names, numbers, override, place_of, read_base, with_data
+from anyformer.cli.study_read import AT_LENGTH, axis, left_out, names, numbers, override, place_of, read_base, with_data
 from anyformer.cli.study_run import add_run_options, carry_out
 from anyformer.errors import InputError
 
@@ -78,7 +78,10 @@ def _choices(data: dict[str, Any], given: argparse.Namespace) -> Iterator[tuple[
     if match:
         yield "match", match
     if given.lengths is not None:
-        yield "measure", {**(data.get("measure") or {}), "lengths": given.lengths}
+        # The length of the metric is measured too, whatever else is.
+        at = AT_LENGTH.fullmatch(str(data.get("metric", "")))
+        lengths = [*given.lengths, *([int(at[1])] if at and int(at[1]) not in given.lengths else [])]
+        yield "measure", {**(data.get("measure") or {}), "lengths": lengths}
     if given.tune_lr is not None:
         yield "tune", {**(data.get("tune") or {}), "factors": given.tune_lr}
 

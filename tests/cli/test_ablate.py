@@ -250,6 +250,7 @@ def test_ablate_where_nothing_can_be_written_names_the_folder(here, capsys, monk
          {"set": {"depth": 2, "stages": {"length": 8}}}),
         (["--vary", "width=32", "--lengths", "8,16", "--metric", "loss@32"],
          {"metric": "loss@32"}),
+        (["--vary", "width=32", "--lengths", "8,16"], {"metric": "loss"}),
         (["--vary", "width=32", "--tune-lr", "0.5,1,2", "--seeds", "7", "--budget", "5m"],
          {"tune": {"factors": [0.5, 1.0, 2.0], "seeds": 1}, "seeds": 7, "budget": "5m"}),
     ],
@@ -263,7 +264,8 @@ def test_ablate_options_are_the_keys_of_a_study(here, capsys, asked, options, ex
 
 def test_ablate_metric_of_a_length_is_measured_without_being_asked_for(here, capsys, asked):
     run(capsys, "ablate", "small.toml", "--vary", "width=32", "--metric", "loss@32")
-    assert asked[0][0].measure.lengths == (32,)
+    run(capsys, "ablate", "small.toml", "--vary", "width=32", "--metric", "loss@32", "--lengths", "8,16")
+    assert [study.measure.lengths for study, _ in asked] == [(32,), (8, 16, 32)]
 
 
 def test_ablate_of_a_study_file_takes_its_keys_and_options_go_first(here, capsys, asked):

@@ -23,7 +23,7 @@ def asked(monkeypatch):
 
 
 def test_sweep_finds_the_best_value_and_warns_that_it_lies_at_the_end(here, capsys):
-    argv = ("sweep", "small.toml", "--set", "optim.matrices=0.0005..0.05:log:2", "--set", "run.seed=0", "--seeds", "2",
+    argv = ("sweep", "small.toml", "--set", "optim.matrices=0.0005..0.05:log:2", "--set", "run.clip=1.0", "--seeds", "2",
             "--no-speeds", "--out", "runs/swept")  # fmt: skip
     done = run(capsys, *argv)
     assert done.status == 0, done.err
