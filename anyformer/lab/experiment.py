@@ -351,9 +351,10 @@ def run_together(experiments: Sequence[Experiment]) -> list[Results]:
             _execute(queue, experiments, [job for some in jobs for job in some], "training", note)
         for each, plan in planned:
             each._costs(queue, plan)
-    found = [each.results(plan, by) for (each, plan), by in zip(planned, factors, strict=True)]
-    for each, results in zip(experiments, found, strict=True):
-        results.save(each.folder)
+        # While the folders are still ours.
+        found = [each.results(plan, by) for (each, plan), by in zip(planned, factors, strict=True)]
+        for each, results in zip(experiments, found, strict=True):
+            results.save(each.folder)
     return found
 
 
