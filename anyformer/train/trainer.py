@@ -172,11 +172,6 @@ class Trainer:
             loggers = LoggerGroup([*services(self.config.run.log, self.folder), *self.loggers, *report])
             loggers.begin(self.folder.resolve().name, self.config.to_data(), progress.step)
         with StopSignals() as stopping, Metrics(self.folder, loggers, quiet=not components.ranks.is_rank0) as metrics:
-            if place is not None:
-                yield Resumed(step=progress.step, place=place)
-            else:
-                # Untrained weights take as much room as trained ones: a full disk shows now, not hours later.
-                yield self._save(metrics, progress)
             stop = False
 
             def stop_requested() -> bool:
@@ -184,6 +179,14 @@ class Trainer:
                 nonlocal stop
                 stop = components.ranks.any(stopping.requested)
                 return stop
+
+            if place is not None:
+                yield Resumed(step=progress.step, place=place)
+                if self._missed(progress.step, end) and (seen := self._evaluate(metrics, progress, stop_requested)):
+                    yield seen
+            else:
+                # Untrained weights take as much room as trained ones: a full disk shows now, not hours later.
+                yield self._save(metrics, progress)
 
             while progress.step < end and not stop:
                 began = time.perf_counter()
@@ -216,6 +219,12 @@ class Trainer:
                 metrics.tell("end", step=progress.step)
             if stop:
                 yield Stopped(step=progress.step, status=stopping.status)
+
+    def _missed(self, step: int, end: int) -> bool:
+        """Whether a stop came between a step and the evaluation that was due after it: the curve would lack that point."""
+        due = 0 < step < end and self.components.valid is not None and self._due(step, end)[0]
+        missing = due and all(seen.get("step") != step for seen in points(self.folder))
+        return bool(self.components.ranks.broadcast(missing))
 
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
         run, total = self.config.run, self.total

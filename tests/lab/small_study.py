@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from anyformer.lab.engine import worker
 from anyformer.lab.engine.job import Job, config_data
 from anyformer.lab.experiment import Experiment
 from anyformer.lab.results import Results, RunResult
@@ -101,14 +102,15 @@ def differing(one: Results, other: Results) -> list[str]:
 
 
 def children(parent: int) -> list[int]:
-    """The processes that a process has started and that are there still."""
+    """The workers that a process has started and that are there still; other tests of the same process have other children."""
     found: list[int] = []
     for place in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, above = place.read_text().rpartition(")")[2].split()[:2]
+            called = place.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(above) == parent and state != "Z":
+        if int(above) == parent and state != "Z" and worker.__name__.encode() in called:
             found.append(int(place.parent.name))
     return found
 

@@ -15,14 +15,15 @@ import pytest
 from anyformer.errors import InputError, TrainingError
 from anyformer.lab import experiment
 from anyformer.lab.engine.queue import Queue, Slot
-from anyformer.lab.engine.train_job import run_job
+from anyformer.lab.engine.train_job import prepared, run_job
 from anyformer.lab.experiment import TUNED, Experiment
 from anyformer.lab.plan import FILE, TUNING_SEEDS, Plan
 from anyformer.lab.results import BASE, Results
 from anyformer.lab.study import Study
 from anyformer.train.lock import Lock
-from anyformer.train.loggers import read_metrics
+from anyformer.train.loggers import points, read_metrics
 from anyformer.train.train_step import TrainStep
+from anyformer.train.trainer import Step, Stopped, Trainer
 from tests.lab.small_study import (
     MEASURED,
     children,
@@ -331,3 +332,27 @@ def test_study_on_the_device_that_its_config_names_is_planned_there(base, tmp_pa
     study = study_of(base, vary={"position.kind": ["alibi"]}, seeds=1, set={"compute.device": "cpu"})
     plan, _ = Experiment(study=study, folder=tmp_path / "study").plan()
     assert set(plan.devices) == {"cpu"}
+
+
+def test_run_stopped_between_a_step_and_its_evaluation_has_the_whole_curve(base, tmp_path):
+    run = read_base(study_of(base))
+
+    def curve(folder: Path, *, stop_after: int = 0) -> list[dict]:
+        config = prepared(job_of(run, folder))
+        while True:
+            with Trainer(config, about=None) as trainer:
+                events = list(_stopped(trainer, stop_after))
+            if not any(isinstance(event, Stopped) for event in events):
+                return points(folder)
+            stop_after = 0
+
+    def _stopped(trainer: Trainer, after: int):
+        for event in trainer.events():
+            if isinstance(event, Step) and event.step == after:
+                signal.raise_signal(signal.SIGTERM)
+            yield event
+
+    # Evaluations are due after each fifth step, and the stop is obeyed after the next one.
+    whole = curve(tmp_path / "whole")
+    assert [point["step"] for point in whole][:2] == [5, 10]
+    assert curve(tmp_path / "stopped", stop_after=4) == whole
