@@ -282,8 +282,9 @@ def test_run_that_is_looked_at_saved_or_logged_otherwise_goes_on(tmp_path, data,
     free = {"run.save_every": 5, "run.eval_every": 3, "run.eval_batches": 2, "run.keep": 3}
     told = list(events(text_config(data, run, free)))
     assert isinstance(told[0], Resumed)
+    # By the new setting an evaluation was due where it stopped, and there was none.
     assert [(event.step, event.final) for event in told if isinstance(event, Evaluated)] == [
-        (9, False), (12, False), (12, True),
+        (6, False), (9, False), (12, False), (12, True),
     ]  # fmt: skip
     assert {k: v for k, v in held(run).items() if k != "state"} == {
         k: v for k, v in held(whole).items() if k != "state"
