@@ -26,8 +26,8 @@ ORDER = (
     "uptraining", "wiring", "windows", "stability", "packing", "optimizers", "tying", "shape",
 )  # fmt: skip
 INTRODUCTION = """Sentences that people repeat about Transformers, each judged by a study of small models: what the paper says, whether we
-agree, and the interval of the difference. The models have about a million parameters and see 2.5 million tokens, so a
-verdict is about that scale and no other; where a study could not have seen an effect of a plausible size, it says that it
+agree, and the interval of the difference. Most models have about a million parameters and see 2.5 million tokens (the study's page
+says which), so a verdict is about that scale and no other; where a study could not have seen an effect of a plausible size, it says that it
 can't tell. All variants of a study have the learning rates of its base, which were the best of five for the base itself
 ([study](../studies/learning-rate/README.md)) and may be off for others: that is part of what a verdict says. Differences are
 paired by seed (5 seeds), judged with a correction for the claims of the same study ([how](lab.md#statistics)), and every

@@ -295,7 +295,7 @@ def test_ablate_of_quickstart_tokenizes_a_text_beside_the_study_once(here, capsy
 
 
 def test_ablate_stopped_by_ctrl_c_saves_and_the_same_command_goes_on(here, capsys, launch):
-    argv = ["ablate", "small.toml", "--vary", "position.kind=alibi", "--seeds", "1", "--budget", "300 steps", "--no-speeds",
+    argv = ["ablate", "small.toml", "--vary", "position.kind=alibi", "--seeds", "1", "--budget", "900 steps", "--no-speeds",
             "--no-plots", "--out", "runs/stopped"]  # fmt: skip
     process = launch(
         [sys.executable, "-m", "anyformer", *argv], env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True,
@@ -308,7 +308,7 @@ def test_ablate_stopped_by_ctrl_c_saves_and_the_same_command_goes_on(here, capsy
     assert process.returncode == 130, said
     assert "The same command goes on: anyformer ablate small.toml --vary position.kind=alibi" in said
     done = _steps(here / "runs/stopped")
-    assert 0 < done < 600
+    assert 0 < done < 1800
     on = run(capsys, *argv)
     assert on.status == 0, on.err
     # Each step was made once: the runs went on where they were.
