@@ -312,7 +312,7 @@ def test_ablate_stopped_by_ctrl_c_saves_and_the_same_command_goes_on(here, capsy
     on = run(capsys, *argv)
     assert on.status == 0, on.err
     # Each step was made once: the runs went on where they were.
-    assert _steps(here / "runs/stopped") == 600
+    assert _steps(here / "runs/stopped") == 1800
     assert all(len(each.runs) == 1 and not each.lost for each in Results.read("runs/stopped").variants)
 
 
