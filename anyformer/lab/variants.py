@@ -137,7 +137,8 @@ def _base_data(base: str) -> Table:
         try:
             data = tomllib.loads(config.read_text(encoding="utf-8-sig"))
         except OSError as error:
-            raise InputError(f"base: {config}: can't be read: {error.strerror}") from error
+            where = "" if config.is_absolute() else "; a relative path begins where the command is called"
+            raise InputError(f"base: {config}: can't be read: {error.strerror}{where}") from error
         except (ValueError, RecursionError) as error:
             raise InputError(f"base: {config} is not TOML: {error}") from error
         if "stages" not in data and "data" not in data:
