@@ -64,7 +64,7 @@ def on_cpu(rounds, seed):
     peer = af.to_hf(model).eval()
     prompts, news = mix(32, 16, 256, SMALL["vocab"], seed)
     real, padded = sum(map(len, prompts)) + sum(news), 32 * (max(map(len, prompts)) + max(news))
-    sizes = {"seats": 32, "length": 512, "size": 16}
+    sizes = {"max_num_seqs": 32, "max_model_len": 512, "block_size": 16}
     ours(model, prompts[:2], [4, 4], **sizes)
     best = [float("inf")] * 2
     for _ in range(rounds):

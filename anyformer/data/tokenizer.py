@@ -80,7 +80,7 @@ class Tokenizer:
             self.texts: int = inner.get_vocab_size(with_added_tokens=False)
             """The same without those that were added, which a text has only if it spells them."""
             decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
-            self._spells_bytes = b"ByteLevel" in decoder
+            self.spells_bytes = b"ByteLevel" in decoder
             """Whether a token is written with one sign for each byte."""
             names = [f"<0x{byte:02X}>" for byte in range(256)] if b"ByteFallback" in decoder else []
             self.byte_tokens = frozenset(i for name in names if (i := inner.token_to_id(name)) is not None)
@@ -114,7 +114,7 @@ class Tokenizer:
         if token in self.byte_tokens:
             return 1
         with guarded("the token can't be looked up"):
-            if self._spells_bytes:
+            if self.spells_bytes:
                 return len(self.inner.id_to_token(token) or "")
         return len(self.decode([token]).encode())
 
@@ -122,7 +122,7 @@ class Tokenizer:
         """Ids of all tokens whose text begins with that of a token, itself included; only itself unless tokens are bytes."""
         with guarded("the token can't be looked up"):
             spelled = self.inner.id_to_token(token)
-            if not self._spells_bytes or not spelled:
+            if not self.spells_bytes or not spelled:
                 return (token,)
             known = self.inner.get_vocab(with_added_tokens=False)
         return tuple(sorted({token, *(i for name, i in known.items() if name.startswith(spelled))}))

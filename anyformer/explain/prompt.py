@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,6 +40,8 @@ ANSWER = 32
 ROOM = 3_000_000
 """Bytes of attention weights, compressed."""
 LEVELS = 255
+MODULES = ("dom", "heat", "chips", "bars", "lens", "attention", "look", "page")
+"""Of the page's script, each after those that it imports from. All but the last are the server's page's too."""
 
 Candidates = list[list[float]]
 """[id, probability], the likeliest first."""
@@ -113,14 +116,31 @@ def trace_prompt(
     of an encoder-decoder they are the decoder's. `reader` is the tokenizer of the source, where that has a vocabulary of
     its own.
     """
-    spec = model.spec
-    _check_first(spec, layer, head)
-    if spec.embed.kind != "tokens":
-        raise InputError(f"--prompt: this model reads {spec.embed.reads}, not a text")
+    _check_first(model.spec, layer, head)
+    if model.spec.embed.kind != "tokens":
+        raise InputError(f"--prompt: this model reads {model.spec.embed.reads}, not a text")
     if not text.strip():
         raise InputError("--prompt: is empty; give a text")
+    ids = _read(model.spec, reader or tokenizer, text)
+    return trace_ids(model, tokenizer, ids, name=name, reader=reader, layer=layer, head=head)
+
+
+def trace_ids(
+    model: Model,
+    tokenizer: Tokenizer,
+    given_ids: Sequence[int],
+    *,
+    name: str,
+    reader: Tokenizer | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> PromptTrace:
+    """The same of a prompt whose tokens are known."""
+    spec = model.spec
+    _check_first(spec, layer, head)
+    _check_ids(spec, given_ids)
     reader = reader or tokenizer
-    source, ids = _read(model, reader, text)
+    source, ids = _with_answer(model, list(given_ids))
     predicts = {"encoder": "same"}.get(spec.topology, "next") if spec.head.predicts_tokens else None
     device = next(model.parameters()).device
     fed = torch.tensor([ids], device=device)
@@ -166,20 +186,30 @@ def _check_first(spec: ModelSpec, layer: int | None, head: int | None) -> None:
         raise InputError("; ".join(wrong))
 
 
-def _read(model: Model, tokenizer: Tokenizer, text: str) -> tuple[list[int] | None, list[int]]:
-    """What the encoder reads, if there are two stacks, and what the last stack reads."""
+def _read(spec: ModelSpec, tokenizer: Tokenizer, text: str) -> Sequence[int]:
+    """The tokens of a prompt."""
     from anyformer.data.tokenizer import source_ids
-    from anyformer.generation.generate import generate
     from anyformer.generation.text.prompt import read_prompt
 
-    spec = model.spec
-    ids = source_ids(tokenizer, text) if spec.topology == "encoder" else list(read_prompt(spec, tokenizer, text).ids)
+    return source_ids(tokenizer, text) if spec.topology == "encoder" else read_prompt(spec, tokenizer, text).ids
+
+
+def _check_ids(spec: ModelSpec, ids: Sequence[int]) -> None:
+    """Refuse what the model can't read, or a page can't show."""
     if len(ids) > MOST:
         raise InputError(f"--prompt: {len(ids):,} tokens; a page shows at most {MOST}: shorten it")
     beyond = max(ids) if ids else 0
-    if not ids or beyond >= spec.input_vocab:
-        what = "has no tokens" if not ids else f"holds token {beyond}, and the model knows {spec.input_vocab}"
+    if not ids or beyond >= spec.input_vocab or min(ids) < 0:
+        which = beyond if beyond >= spec.input_vocab else min(ids, default=0)
+        what = "has no tokens" if not ids else f"holds token {which}, and the model knows {spec.input_vocab}"
         raise InputError(f"--prompt: {what}; is this the tokenizer of this model?")
+
+
+def _with_answer(model: Model, ids: list[int]) -> tuple[list[int] | None, list[int]]:
+    """What the encoder reads, if there are two stacks, and what the last stack reads."""
+    from anyformer.generation.generate import generate
+
+    spec = model.spec
     if spec.topology != "encoder-decoder":
         return None, ids
     room = min(ANSWER, spec.context - 1)
@@ -285,7 +315,8 @@ def _texts(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
 def page(trace: PromptTrace) -> str:
     """The text of the file. Nothing in it but our own script runs, whatever the tokens say."""
     folder = files("anyformer.explain") / "web"
-    shell, style, script = ((folder / f"page.{end}").read_text(encoding="utf-8") for end in ("html", "css", "js"))
+    shell, style = ((folder / name).read_text(encoding="utf-8") for name in ("page.html", "look.css"))
+    script = one_script(*((folder / f"{name}.js").read_text(encoding="utf-8") for name in MODULES))
     return Template(shell).substitute(
         title=html.escape(f"{trace.name}: a prompt, explained"),
         name=html.escape(trace.name),
@@ -294,6 +325,14 @@ def page(trace: PromptTrace) -> str:
         script=script,
         data=safe(json.dumps(trace.data(), allow_nan=False, separators=(",", ":"))),
     )
+
+
+def one_script(*modules: str) -> str:
+    """ES modules as a single script, which a file without a server can hold: each after those that it imports from, in one
+    scope, so that no two may define the same name.
+    """
+    bare = (re.sub(r"^import .*;\n|^export ", "", module, flags=re.MULTILINE) for module in modules)
+    return "\n".join(['"use strict";', *bare])
 
 
 def safe(data: str) -> str:

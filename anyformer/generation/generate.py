@@ -76,7 +76,7 @@ def generate(
         options: How tokens are chosen and when a row ends, by the names of `SamplingParams`: max_new_tokens, min_new_tokens,
             stop, temperature, do_sample, top_k, top_p, min_p, typical_p, seed, repetition_penalty, presence_penalty,
             frequency_penalty, logit_bias, no_repeat_ngram_size, bad_words, choices, first, forced_bos_token_id,
-            forced_eos_token_id, n, logprobs, prompt_logprobs, num_beams, length_penalty, num_beam_groups,
+            forced_eos_token_id, n, logprobs, processed_logprobs, prompt_logprobs, num_beams, length_penalty, num_beam_groups,
             diversity_penalty, early_stopping, penalty_alpha. Any other name is refused, with the right one. By default the likeliest token is taken.
     """
     inputs = check_request(

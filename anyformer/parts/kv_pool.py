@@ -137,6 +137,8 @@ class CachedSequence:
     """The same for the source of an encoder-decoder; None: the pool's, else its own length."""
     num_shared_tokens: int = 0
     """Its first tokens lie in blocks that others may read too."""
+    cache_salt: str | None = None
+    """Blocks are shared only among sequences with the same salt."""
     cross: list[tuple[Tensor, ...]] = field(default_factory=list)
     """Keys and values (1,S,heads,dim) of its source, by layer; empty: no source was read."""
     source_pos_1S: Tensor | None = None
@@ -351,7 +353,7 @@ class KVBlockPool(Pool):
 
     def _root(self, sequence: CachedSequence) -> Any:
         """What else the content of a block depends on."""
-        return sequence.rope_length if self.needs_rope_length else None
+        return sequence.rope_length if self.needs_rope_length else None, sequence.cache_salt
 
     def fork(self, sequence: CachedSequence) -> CachedSequence | None:
         """A copy of a sequence; None if there is no room. Full blocks are shared where that is possible."""
@@ -376,7 +378,7 @@ class KVBlockPool(Pool):
             state[twin.slot] = state[sequence.slot]
         if self.is_global is not None:
             self.is_global[twin.slot] = self.is_global[sequence.slot]
-        twin.num_computed_tokens = sequence.num_computed_tokens
+        twin.num_computed_tokens, twin.cache_salt = sequence.num_computed_tokens, sequence.cache_salt
         twin.num_shared_tokens = sequence.num_shared_tokens = max(sequence.num_shared_tokens, shared * self.block_size)
         twin.cross = list(sequence.cross)
         twin.source_pos_1S, twin.source_valid_1S = sequence.source_pos_1S, sequence.source_valid_1S

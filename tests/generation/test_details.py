@@ -32,6 +32,36 @@ def test_generate_tells_the_likeliest_tokens_of_each_step(use_cache):
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
+def test_generate_tells_the_likeliest_tokens_of_what_it_draws_from(use_cache):
+    given = {"max_new_tokens": NEW, "temperature": 0.7, "top_k": 4, "logit_bias": {11: 2.0}, "seed": 2, "details": True}
+    found = af.generate(model(), IDS[1:], logprobs=6, processed_logprobs=True, use_cache=use_cache, **given)
+    logits = model()(found.ids[:, :-1]).logits[0, 4:].clone()
+    logits[:, 11] += 2.0
+    four = (logits / 0.7).topk(4)
+    own = four.values.log_softmax(-1)
+    assert found.top is not None
+    assert torch.equal(found.top.ids[0, :, :4], four.indices)
+    assert_close("promise", found.top.logprobs[0, :, :4], own)
+    # Nothing else can be drawn.
+    assert bool((found.top.logprobs[0, :, 4:] == -torch.inf).all())
+    drawn = [four.indices[i].tolist().index(token) for i, token in enumerate(found.ids[0, 5:].tolist())]
+    assert_close("promise", found.logprobs[0], own[range(NEW), drawn])
+
+
+def test_generate_without_a_draw_is_certain_of_what_it_takes():
+    found = af.generate(model(), IDS[1:], max_new_tokens=NEW, logprobs=2, processed_logprobs=True, details=True)
+    assert torch.equal(found.logprobs, torch.zeros(1, NEW))
+    assert torch.equal(found.top.ids[0, :, 0], found.ids[0, 5:])
+    assert bool((found.top.logprobs[0, :, 1] == -torch.inf).all())
+
+
+@pytest.mark.parametrize(("given", "said"), [(1, "expected True or False"), (True, "give logprobs too")])
+def test_generate_refuses_processed_log_probabilities_of_nothing(given, said):
+    with pytest.raises(af.InputError, match=said):
+        af.generate(model(), IDS[1:], max_new_tokens=1, processed_logprobs=given, details=True)
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("left", [True, False])
 def test_generate_tells_log_probabilities_of_the_prompt(use_cache, left):
     ids, mask = (IDS, MASK) if left else (IDS.flip(1), MASK.flip(1))

@@ -305,8 +305,11 @@ class EngineCore:
             self.stats.new_tokens += 1
             try:
                 reason = self._finish_reason(sequence, token)
-            except Exception as failed:
-                error = failed
+            except BaseException as failed:
+                # The tokenizers library panics with what is no Exception.
+                if isinstance(failed, KeyboardInterrupt | SystemExit | GeneratorExit):
+                    raise
+                error = failed if isinstance(failed, Exception) else RuntimeError(str(failed))
         if error is not None:
             self._report(sequence, "failed", error)
             return

@@ -24,7 +24,7 @@ from anyformer.generation.samplers.batched import keys
 from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.model.model import Model
 
-OWN = ("input_ids", "global_mask", "rope_length", "id")
+OWN = ("input_ids", "global_mask", "rope_length", "id", "cache_salt")
 """What `add_request` reads beside sampling parameters."""
 SEARCHES = {"beam": BeamSearch, "contrastive": ContrastiveSearch}
 
@@ -114,12 +114,15 @@ class Engine(EngineCore):
         global_mask: Tensor | Rows[int] | None = None,
         rope_length: int | None = None,
         id: Hashable = None,
+        cache_salt: str | None = None,
         **named: Any,
     ) -> Request:
         """Take a request: one prompt (of an encoder-decoder: one source), and the sampling parameters of `generate`, as
         an object or by name. What is wrong with it is said here, and then nothing of it is kept.
 
-        `id` is what its outputs are called by; None: a number that no other request has.
+        `id` is what its outputs are called by; None: a number that no other request has. Equal beginnings of prompts are
+        shared only among requests with an equal `cache_salt`, so that nobody can tell by the time it takes what others,
+        who have another one, have asked.
         """
         if params is not None and named:
             raise TypeError(f"add_request(...): params are given, so leave out {', '.join(sorted(named))}")
@@ -133,7 +136,7 @@ class Engine(EngineCore):
             global_mask=None if global_mask is None else one_row("global_mask", global_mask), stacklevel=2,
         )  # fmt: skip
         (made,) = make_requests(self.model, self._fitted(inputs), first=self._arrivals)
-        made.id, made.logprobs = name, options.logprobs
+        made.id, made.logprobs, made.cache_salt = name, options.logprobs, cache_salt
         if not self.requests and _weights(self.model) != self._weights and self.scheduler.blocks is not None:
             # The model has learned or was loaded since the last request: what was kept of prompts is forgotten.
             self.scheduler.blocks.reset_prefix_cache()

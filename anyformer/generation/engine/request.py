@@ -124,6 +124,12 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[tuple[float, TopLogprobs] | None] | None = None
     """Filled by prefill; None: not asked for."""
+    cache_salt: str | None = None
+    """Its prompt shares cached blocks only with requests that have the same salt."""
+    scheduled: float | None = None
+    """When it was first admitted, by time.monotonic(); None: it waits."""
+    num_cached_tokens: int = 0
+    """Tokens of its prompt that cached blocks held when it was first admitted."""
 
     @property
     def done(self) -> bool:

@@ -117,10 +117,21 @@ class Sampler:
             return
         own_RV = own_logprobs(logits_BV[[i for i, _ in asking]])
         chosen_R1 = self._tensor([[found[i].id] for i, _ in asking])
+        drawn = [r for r, (i, _) in enumerate(asking) if sequences[i].request.params.options.processed_logprobs]
+        if drawn:
+            rows = [sequences[asking[r][0]] for r in drawn]
+            own_RV[drawn] = self._drawn_logprobs(logits_BV[[asking[r][0] for r in drawn]], rows, chosen_R1[drawn])
         logprobs = own_RV.gather(-1, chosen_R1)[:, 0].tolist()
         tops = top_logprobs(own_RV, max(count for _, count in asking))
         for (i, count), logprob, top in zip(asking, logprobs, tops, strict=True):
             found[i].logprob, found[i].top = logprob, top[:count]
+
+    def _drawn_logprobs(self, logits_RV: Tensor, sequences: Rows[Sequence], chosen_R1: Tensor) -> Tensor:
+        """Log-probabilities of what tokens are drawn from; without a draw the chosen token has all."""
+        left_RV = own_logprobs(self.processed(logits_RV, sequences))
+        only_RV = torch.full_like(left_RV, float("-inf")).scatter_(1, chosen_R1, 0.0)
+        greedy_R = self._tensor([each.request.params.greedy for each in sequences], torch.bool)
+        return torch.where(greedy_R[:, None], only_RV, left_RV)
 
     def _tensor(self, values: Rows[object], dtype: torch.dtype = torch.long) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self.device)

@@ -7,6 +7,7 @@ group.
 """
 
 import bisect
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -227,6 +228,8 @@ class Scheduler:
                     break
             else:
                 self.waiting.popleft()
+                if group[0].request.scheduled is None:
+                    group[0].request.scheduled = time.monotonic()
                 for sequence in group:
                     self.start(sequence)
                 yield from [each for each in group if not self.decodes(each)]
@@ -243,6 +246,7 @@ class Scheduler:
         kv = pool.add(rope_length=request.rope_length, source_rope_length=request.source_rope_length)
         if kv is None or self.blocks is None:
             return kv
+        kv.cache_salt = request.cache_salt
         cached = 0
         if self.limits.enable_prefix_caching and not request.prefills_alone:
             cached = self.blocks.match_prefix(kv, sequence.tokens)
@@ -253,6 +257,8 @@ class Scheduler:
             pool.free(kv)
             return None
         self.stats.cached_tokens += cached
+        if request.scheduled is None:
+            request.num_cached_tokens = cached
         return kv
 
     def _chunk_size(self, sequence: Sequence, left: int, *, first: bool) -> int:

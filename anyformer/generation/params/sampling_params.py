@@ -89,6 +89,10 @@ class SamplingParams:
     """Answers for each row, from one reading of its prompt; `num_return_sequences` means the same."""
     logprobs: int | None = None
     """With details: so many of the likeliest tokens of each step, and their log-probabilities."""
+    processed_logprobs: bool = False
+    """Whether `logprobs` are those of the distribution that tokens are drawn from, after penalties, temperature and filters,
+    and not the model's own; what can't be drawn has -inf.
+    """
     prompt_logprobs: int | None = None
     """With details: log-probabilities of the prompt's tokens, and so many of the likeliest at each."""
 

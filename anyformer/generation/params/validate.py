@@ -288,6 +288,10 @@ def _check_answers(
             whole(name, value, 0, bad, most=min(TOP, vocab))
             if not details:
                 bad.append(f"{name}: is answered with details=True only")
+    if not isinstance(o.processed_logprobs, bool):
+        bad.append(f"processed_logprobs: expected True or False, got {shown(o.processed_logprobs)}")
+    elif o.processed_logprobs and o.logprobs is None:
+        bad.append("processed_logprobs: says which log-probabilities are meant; give logprobs too")
     if stream and o.prompt_logprobs is not None:
         bad.append("prompt_logprobs: the steps of a stream are new tokens; ask for it without stream")
 

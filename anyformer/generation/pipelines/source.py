@@ -81,14 +81,15 @@ def open_source(
     device: Any,
     dtype: torch.dtype | None,
     labels: Sequence[str] | None,
+    quantize: str | None = None,
     ignore_keys: Sequence[str] = (),
 ) -> Source:
-    """What `pipeline` was given, checked."""
+    """What `pipeline` was given, checked. `quantize` is for a model that is read here."""
     place, public = _device(device), sys.modules.get("transformers")
     folder: Path | None = None
     if isinstance(model, str | Path):
         folder = transformer_folder(find_folder(model))
-        made = load(folder, place, dtype, ignore_keys=ignore_keys)
+        made = load(folder, place, dtype, quantize, ignore_keys=ignore_keys)
     elif isinstance(model, Model):
         made = model
     elif public is not None and isinstance(model, public.PreTrainedModel):

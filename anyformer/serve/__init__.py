@@ -1,0 +1,1 @@
+"""The server: any model behind the OpenAI API, and a page that shows what it thinks."""

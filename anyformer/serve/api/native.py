@@ -1,0 +1,152 @@
+"""llama.cpp's own POST /completion: its fields, its answer and its events."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from anyformer.serve.api.choices import Choice, Job, Jobs
+from anyformer.serve.api.context import Context, new_id
+from anyformer.serve.api.native_answer import NativeAnswer
+from anyformer.serve.api.prompts import prompt_rows
+from anyformer.serve.api.sampling import Sampling, engine_params, new_tokens
+from anyformer.serve.engine.messages import Output
+from anyformer.serve.errors import bad_request
+from anyformer.serve.fields.native import ALL, native_table
+from anyformer.serve.http.reply import EventStream, HttpRequest, Reply, Route, to_json
+
+
+def routes(context: Context) -> dict[tuple[str, str], Route]:
+    """Where it is served."""
+    route = Route(NativeCompletion(context), native_table(context.bounds))
+    return {("POST", path): route for path in ("/completion", "/completions")}
+
+
+class NativeCompletion:
+    """The handler."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    async def __call__(self, request: HttpRequest) -> Reply | EventStream:
+        """Answer one request."""
+        context, data = self.context, request.data
+        model = context.check_model(data["model"])
+        context.check_generates()
+        rows = await prompt_rows(context, data["prompt"], "prompt")
+        biases = await self._biases(data)
+        samplings = [self._sampling(data, ids, biases) for ids in rows]
+        jobs = [Job(context, ids, each, first=i) for i, (ids, each) in enumerate(zip(rows, samplings, strict=True))]
+        run = NativeRun(Jobs(context, request, new_id("cmpl"), jobs), data["t_max_predict_ms"])
+        answer = NativeAnswer(context, data, model, biases)
+        if data["stream"]:
+            return EventStream(self._events(run, answer))
+        async for _ in run.steps():
+            pass
+        bodies = [answer.whole(job) for job in jobs]
+        return Reply(bodies if data["prompt"].many else bodies[0])
+
+    async def _events(self, run: "NativeRun", answer: NativeAnswer) -> AsyncIterator[bytes]:
+        """llama.cpp's events: one for each step, and a last one with stop: true; there is no [DONE]."""
+        data, jobs = answer.data, run.jobs.jobs
+        if data["return_progress"]:
+            yield b"".join(_event(answer.progress(job, read=False)) for job in jobs)
+        begun: set[int] = set()
+        async for batch in run.steps():
+            parts: list[dict[str, Any]] = []
+            for job, choice, ids, piece in batch:
+                if data["return_progress"] and choice.index not in begun:
+                    parts.append(answer.progress(job, read=True))
+                begun.add(choice.index)
+                if piece or ids:
+                    parts.append(answer.piece(job, choice, ids, piece))
+                if choice.finish_reason is not None:
+                    parts.append(answer.last(job))
+            if parts:
+                yield b"".join(map(_event, parts))
+
+    async def _biases(self, data: Mapping[str, Any]) -> dict[int, float | None]:
+        """Biases by id; None: never."""
+        texts, found = self.context.texts, dict[int, float | None]()
+        for token, bias in data["logit_bias"] or ():
+            ids = [token] if isinstance(token, int) else texts.tokenizer.encode(token)
+            found |= dict.fromkeys(ids, bias)
+        if data["ignore_eos"]:
+            found |= dict.fromkeys(self.context.facts.eos)
+        return found
+
+    def _sampling(self, data: Mapping[str, Any], ids: list[int], biases: Mapping[int, float | None]) -> Sampling:
+        """By llama.cpp's names, what our own endpoints read by OpenAI's."""
+        asked = data["n_predict"]
+        usual = self.context.defaults.get("max_tokens")
+        tokens = new_tokens(self.context, len(ids), None if asked in (None, ALL) else asked, usual if asked is None else None)  # fmt: skip
+        mapped = dict(data) | {
+            "repetition_penalty": data["repeat_penalty"],
+            "seed": secrets.randbits(62) if data["seed"] == ALL else data["seed"],
+            "logit_bias": {str(token): bias for token, bias in biases.items() if bias is not None},
+        }
+        logprobs = data["n_probs"] or None
+        made = engine_params(mapped, self.context, max_tokens=tokens, n=1, logprobs=logprobs, guided=_guided(data))
+        never = [[token] for token, bias in biases.items() if bias is None]
+        if never:
+            made.params["bad_words"] = never
+        if logprobs is not None and data["post_sampling_probs"]:
+            made.params["processed_logprobs"] = True
+        return made
+
+
+class NativeRun:
+    """The jobs of a request, ended one by one where their time is over."""
+
+    def __init__(self, jobs: Jobs, milliseconds: int) -> None:
+        self.jobs = jobs
+        self.seconds = milliseconds / 1000 if milliseconds > 0 else None
+        self._begun: dict[int, float] = {}
+        self._ended: set[int] = set()
+
+    async def steps(self) -> AsyncIterator[list[tuple[Job, Choice, list[int], str]]]:
+        """What came: for each job its new ids and text."""
+        outputs = self.jobs.outputs()
+        try:
+            async for batch in outputs:
+                found: list[tuple[Job, Choice, list[int], str]] = []
+                for job, output in batch:
+                    found += self._taken(job, output)
+                yield found
+                if len(self._ended) == len(self.jobs.jobs):
+                    break
+        finally:
+            await outputs.aclose()
+
+    def _taken(self, job: Job, output: Output) -> list[tuple[Job, Choice, list[int], str]]:
+        choice = job.choices[0]
+        if choice.index in self._ended:
+            return []
+        before = len(choice.ids)
+        ((_, piece),) = job.apply(output)
+        if self._is_late(choice) and choice.finish_reason is None:
+            ((_, rest),) = job.apply(Output(0, [], finish_reason="length"))
+            piece += rest
+            if job.generation is not None:
+                job.generation.cancel()
+        if choice.finish_reason is not None:
+            self._ended.add(choice.index)
+        return [(job, choice, choice.ids[before:], piece)]
+
+    def _is_late(self, choice: Choice) -> bool:
+        """Whether an answer that may end has taken longer than it should."""
+        now = time.monotonic()
+        began = self._begun.setdefault(choice.index, now)
+        return self.seconds is not None and now - began > self.seconds and "\n" in choice.text
+
+
+def _guided(data: Mapping[str, Any]) -> dict[str, Any]:
+    if data["json_schema"] is not None and data["grammar"]:
+        raise bad_request("grammar: json_schema asks for another form; give one of them", "grammar")
+    if data["json_schema"] is not None:
+        return {"guided": {"json_schema": data["json_schema"]}}
+    return {"guided": {"grammar": data["grammar"]}} if data["grammar"] else {}
+
+
+def _event(body: dict[str, Any]) -> bytes:
+    return b"data: " + to_json(body) + b"\n\n"

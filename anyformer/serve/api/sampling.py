@@ -1,0 +1,155 @@
+"""From the fields of a request to the engine's sampling parameters."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyformer.serve.api.context import Context
+from anyformer.serve.errors import ApiError, bad_request, too_long
+
+SEEDS = 2**63
+PLAIN = ("top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+"""Fields that the engine knows under the same names."""
+GUIDED = {"json": "json_schema", "regex": "regex", "grammar": "grammar"}
+"""Fields of structured_outputs, and what the engine calls them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the answers to one prompt are made."""
+
+    params: dict[str, Any]
+    """For the engine: JSON values under the names of SamplingParams."""
+    n: int = 1
+    """Answers that the engine makes."""
+    copies: int = 1
+    """How often each of them is sent: without a draw all answers are the same."""
+    stops: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    """Ids that end an answer and are no part of its text."""
+    least: int = 0
+    max_tokens: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def room_for(context: Context, prompt: int) -> int:
+    """New tokens that fit after a prompt of so many; the last one is never read back, so it takes no room."""
+    before = prompt if context.facts.topology == "decoder" else 1
+    return context.room - before + 1
+
+
+def new_tokens(context: Context, prompt: int, asked: int | None, usual: int | None) -> int:
+    """How many tokens are generated at most; more than there is room for is refused, not cut."""
+    room = room_for(context, prompt)
+    if room < 1:
+        raise too_long(prompt, context.room)
+    if asked is None:
+        return room if usual is None else min(usual, room)
+    if asked > room:
+        raise too_long(prompt, context.room, new=asked)
+    return asked
+
+
+def engine_params(
+    data: Mapping[str, Any],
+    context: Context,
+    *,
+    max_tokens: int,
+    n: int | None = None,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
+    guided: Mapping[str, Any] | None = None,
+) -> Sampling:
+    """The parameters of a request whose fields were read by one of our tables. `guided` overrides what they say."""
+    defaults = context.defaults
+    least = data.get("min_tokens") or 0
+    if least > max_tokens:
+        raise bad_request(f"min_tokens: {least} is more than max_tokens, {max_tokens}", "min_tokens")
+    stop = data.get("stop") or ()
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    ends = set() if data.get("ignore_eos") else set(context.facts.eos)
+    ends |= set(data.get("stop_token_ids") or ())
+    temperature = _first(data.get("temperature"), defaults.get("temperature"), 1.0)
+    params: dict[str, Any] = {
+        "max_new_tokens": max(1, max_tokens), "min_new_tokens": min(least, max(1, max_tokens)),
+        "temperature": temperature, "stop": [*sorted(ends), *stops],
+    }  # fmt: skip
+    if data.get("ignore_eos"):
+        params["ignore_eos"] = True
+    for name in PLAIN:
+        value = _first(data.get(name), defaults.get(name))
+        if value is not None:
+            params[name] = value
+    top_k = _first(data.get("top_k"), defaults.get("top_k"))
+    if top_k is not None and top_k > 0:
+        params["top_k"] = top_k
+    if data.get("logit_bias"):
+        params["logit_bias"] = data["logit_bias"]
+    if temperature > 0:
+        params["seed"] = seed_of(_first(data.get("seed"), defaults.get("seed")))
+    if logprobs is not None:
+        params["logprobs"] = min(logprobs, context.facts.vocab)
+    if prompt_logprobs is not None:
+        params["prompt_logprobs"] = min(prompt_logprobs, context.facts.vocab)
+    params |= guided if guided is not None else guided_params(data)
+    answers = data.get("n", 1) if n is None else n
+    drawn = answers if temperature > 0 else 1
+    if drawn > 1:
+        params["n"] = drawn
+    return Sampling(
+        params=params, n=drawn, copies=answers // drawn, stops=stops, stop_ids=frozenset(ends), least=least,
+        max_tokens=max_tokens,
+    )  # fmt: skip
+
+
+def seed_of(given: int | None) -> int:
+    """The engine's seeds are not negative; without one the draw is anybody's guess, after each start of the server too."""
+    return secrets.randbits(63) if given is None else given % SEEDS
+
+
+def guided_params(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What response_format and structured_outputs ask of the engine."""
+    wanted = data.get("response_format") or {"type": "text"}
+    named = {
+        name: value for name, value in (data.get("structured_outputs") or {}).items() if value not in (None, False)
+    }
+    if named and wanted["type"] != "text":
+        raise bad_request("structured_outputs: response_format asks for another form; give one of them", "structured_outputs")  # fmt: skip
+    if len(named) > 1:
+        raise bad_request(f"structured_outputs: {', '.join(named)}: give one of them", "structured_outputs")
+    if "choice" in named:
+        return {"choices": named["choice"]}
+    for name, value in named.items():
+        return {"guided": {"json_object": True} if name == "json_object" else {GUIDED[name]: value}}
+    if wanted["type"] == "text":
+        return {}
+    inner = wanted.get("json_schema") or {}
+    schema = inner.get("schema") if inner else wanted.get("schema")
+    if schema is None and wanted["type"] == "json_schema":
+        raise bad_request("response_format.json_schema: is missing; give {name, schema}", "response_format.json_schema", "missing_required_parameter")  # fmt: skip
+    return {"guided": {"json_object": True} if schema is None else {"json_schema": schema}}
+
+
+def generation_defaults(generation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling where a request says nothing: what the operator gave, else the model's generation_config.json."""
+    found: dict[str, Any] = {}
+    if generation.get("do_sample", True):
+        for name, low, high in (("temperature", 0, 100), ("top_p", 0, 1), ("top_k", 0, 2**31 - 1), ("min_p", 0, 1), ("repetition_penalty", 0, 10)):  # fmt: skip
+            value = generation.get(name)
+            if type(value) in (int, float) and low < value <= high:
+                found[name] = value
+    return found | dict(given)
+
+
+def check_seq2seq(context: Context, names: Sequence[tuple[str, Any]]) -> None:
+    """Refuse what needs the log-probabilities of a prompt where nothing predicts it."""
+    if context.facts.topology == "decoder":
+        return
+    for name, value in names:
+        if value:
+            raise ApiError(400, f"{name}: an {context.facts.topology} predicts no token of its prompt; leave it out", param=name, code="unsupported_value")  # fmt: skip
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)

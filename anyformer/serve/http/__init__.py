@@ -1,0 +1,1 @@
+"""HTTP: connections, the ASGI application, who may ask, bodies and replies."""

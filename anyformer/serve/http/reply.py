@@ -1,0 +1,122 @@
+"""What handlers are given and what they give back, and the routes that lead to them."""
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyformer.serve.errors import ApiError
+from anyformer.serve.fields.table import Table
+
+Headers = list[tuple[bytes, bytes]]
+ALWAYS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Headers of every answer, unless a reply says otherwise."""
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """One request, after all that HTTP asks of it was checked."""
+
+    id: str
+    """The x-request-id: the client's own if it is well-formed, else a new one."""
+    method: str
+    path: str
+    """As it was sent: percent signs are not decoded."""
+    query: str
+    headers: Mapping[str, str]
+    """By lower-case name; values of a name that occurs twice are joined by a comma."""
+    client: str
+    """Its address."""
+    key_id: str | None
+    """The beginning of the API key's digest; None where no keys are asked for."""
+    data: Any
+    """The JSON of the body, or what the route's fields made of it."""
+    arrived: float
+    """By time.monotonic()."""
+    log: dict[str, Any] = field(default_factory=dict)
+    """What a handler adds to the request's line in the log: counts, never text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer at once."""
+
+    body: Any
+    """A dict or list is sent as JSON, a str as plain text, bytes as they are."""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str | None = None
+
+    def encode(self) -> tuple[str, bytes]:
+        """Content type and bytes."""
+        body = self.body
+        if isinstance(body, bytes):
+            return self.content_type or "application/octet-stream", body
+        if isinstance(body, str):
+            return self.content_type or "text/plain; charset=utf-8", body.encode("utf-8", "replace")
+        return self.content_type or "application/json", to_json(body)
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """An answer bit by bit, as server-sent events."""
+
+    events: AsyncIterator[bytes]
+    """Whole events, possibly several at once. If it has an `aclose`, that is called in the end."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Handler = Callable[[HttpRequest], Awaitable[Reply | EventStream]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What is done with the requests of one method and path."""
+
+    handler: Handler
+    fields: Table | None = None
+    """Reads the body; `HttpRequest.data` is its result."""
+    open: bool = False
+    """Whether it needs no API key."""
+    reads_body: bool | None = None
+    """None: if its method is POST."""
+    drains: bool = True
+    """Whether new requests (POST) are refused while the server shuts down."""
+
+
+RouteTable = Mapping[tuple[str, str], Route]
+"""By method and exact path. A path that ends in "/*" is that of everything below it, taken literally."""
+
+
+def to_json(value: Any) -> bytes:
+    """Compact JSON. No NaN: there is no such thing in JSON, and clients choke on it."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def error_reply(error: ApiError) -> Reply:
+    """The answer of a request that can't be served."""
+    return Reply(error.body(), error.status, error.headers)
+
+
+def error_event(error: ApiError) -> bytes:
+    """The last event of a stream that fails."""
+    return b"data: " + to_json(error.body()) + b"\n\n"
+
+
+def head(request_id: str, *own: Mapping[str, str]) -> Headers:
+    """The headers of an answer; later ones take the place of earlier ones."""
+    found: dict[str, str] = {"x-request-id": request_id} | ALWAYS
+    for each in own:
+        found.update({name.lower(): value for name, value in each.items()})
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in found.items()]
+
+
+def new_request_id() -> str:
+    """A request id of our own."""
+    return secrets.token_hex(12)

@@ -1,0 +1,91 @@
+"""`serve`: a model behind an address, from the first check to the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from anyformer.errors import CapabilityError, InputError
+from anyformer.registry import installed
+from anyformer.serve.config import ServeConfig
+
+if TYPE_CHECKING:
+    from anyformer.serve.api.context import Context
+    from anyformer.serve.engine.client import EngineClient
+    from anyformer.serve.http.app import App
+    from anyformer.serve.http.listen import Server
+
+
+def serve(config: ServeConfig, on_ready: Callable[[Server], None] | None = None) -> int:
+    """Serve until a signal comes; the exit status. `on_ready` is called when the first request can be sent."""
+    check(config)
+    from anyformer.serve.http.listen import bind
+    from anyformer.serve.http.logs import log_to_stderr
+
+    # Bound before the model is read, which takes a while, so that a port in use is told at once.
+    with bind(config.host, config.port, keys=bool(config.keys)) as sock:
+        config = dataclasses.replace(config, port=sock.getsockname()[1])
+        log_to_stderr(config.log)
+        from anyformer.serve.engine.client import open_engine
+
+        client = open_engine(config)
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(serve_engine(config, client, sock, on_ready))
+
+
+def check(config: ServeConfig) -> None:
+    """Refuse what no server can be; that of the model is checked where it is read."""
+    for package in ("uvicorn", "httptools"):
+        try:
+            installed(package)
+        except ImportError:
+            raise CapabilityError(f"the server needs {package}: pip install 'anyformer[serve]'") from None
+    if not 0 <= config.port < 2**16:
+        raise InputError(f"--port {config.port}: a port is a number from 0 (any that is free) to 65535")
+    for origin in config.cors_origins:
+        if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
+            raise InputError(
+                f"--cors-origins {origin}: give whole origins, each with its scheme and nothing after its host and "
+                "port, such as https://example.org; there is no wildcard"
+            )
+    if any(not key.strip() for key in config.keys):
+        raise InputError("an API key is empty; leave it out, or give one that can't be guessed")
+
+
+async def serve_engine(
+    config: ServeConfig, client: EngineClient, sock: socket.socket, on_ready: Callable[[Server], None] | None
+) -> int:
+    """Serve an engine on a bound socket; the exit status."""
+    from anyformer.serve.api.routes import make_context
+    from anyformer.serve.http.app import ServerState
+    from anyformer.serve.http.listen import Server
+
+    await client.start()
+    try:
+        context = make_context(config, client, ServerState())
+        try:
+            return await Server(build_app(context), sock, on_ready).until_stopped()
+        finally:
+            context.texts.close()
+    finally:
+        await client.close()
+
+
+def build_app(context: Context) -> App:
+    """All endpoints of a model whose engine runs."""
+    from anyformer.serve.api.routes import gather
+    from anyformer.serve.http.app import App
+
+    return App(gather(context), context.config, context.state)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of uvloop, where that is installed; None: that of Python."""
+    try:
+        loops: Any = installed("uvloop")
+    except ImportError:
+        return None
+    return loops.new_event_loop

@@ -1,0 +1,1 @@
+"""Between the texts of requests and the ids of the engine."""
