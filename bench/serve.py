@@ -146,7 +146,9 @@ async def stream(server, prompt, new, times=None, **more):
 
 async def all_streams(server, prompts, news):
     began = time.perf_counter()
-    await asyncio.gather(*(stream(server, p, n) for p, n in zip(prompts, news, strict=True)))
+    found = await asyncio.gather(*(stream(server, p, n) for p, n in zip(prompts, news, strict=True)))
+    if any(status != 200 for _, status in found):
+        raise SystemExit(f"statuses: {sorted({status for _, status in found})}")
     return sum(news) / (time.perf_counter() - began)
 
 

@@ -3,6 +3,7 @@
 anyformer generate runs/quickstart "def main("
 anyformer generate runs/quickstart "import " --greedy --max-new-tokens 50
 anyformer generate runs/quickstart "class " --n 3 --min-p 0.05 --stop "def "
+anyformer generate runs/quickstart "VERSION = " --regex "[0-9]+[.][0-9]+"
 echo "class Cache:" | anyformer generate runs/quickstart - --seed 1 --json
 """
 
@@ -46,6 +47,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--no-repeat-ngram-size", "no run of N tokens occurs twice", whole(1))
     option(parser, "--min-new-tokens", "do not end before", whole(1))
     option(parser, "--stop", "end before this text; may be given several times", "TEXT", action="append")
+    guided = parser.add_mutually_exclusive_group()
+    option(guided, "--json-schema", "the answer is JSON that fits this schema; {} fits any", "FILE|JSON")
+    option(guided, "--regex", "the answer is a text that this expression matches as a whole", "RE")
+    option(guided, "--grammar", "the answer is a text of this grammar, in Lark or GBNF", "FILE")
     option(parser, "--num-beams", "beam search with N hypotheses, shown when it is done", whole(1), default=1)
     option(parser, "--n", "so many texts, shown when they are done", whole(1), default=1)
     add_ignore_keys(parser)
@@ -89,12 +94,17 @@ def _run(given: argparse.Namespace) -> int:
     model, tokenizer = open_model(given.model, ignore_keys=given.ignore_keys)
     import torch
 
+    from anyformer.data.tokenizer import prompt_ids
     from anyformer.generation.generate import generate
     from anyformer.generation.params.generation_request import check_model
-    from anyformer.generation.text.prompt import read_prompt
+    from anyformer.generation.text.prompt import Prompt, read_prompt
 
     check_model(model.spec)
-    read = read_prompt(model.spec, open_reader(given.model, model, tokenizer), prompt)
+    reader, guided = open_reader(given.model, model, tokenizer), _guided(given)
+    read = read_prompt(model.spec, reader, prompt)
+    if guided is not None and prompt is not None and read.first is not None:
+        # What is guided begins behind the prompt, and not with its last blank.
+        read = Prompt(ids=prompt_ids(model.spec, reader, prompt))
     room = _room(model, len(read.ids))
     if room < given.max_new_tokens:
         sys.stderr.write(
@@ -103,18 +113,21 @@ def _run(given: argparse.Namespace) -> int:
         )
     ask = partial(
         generate, model, torch.tensor([read.ids]), tokenizer=tokenizer, first=read.first, n=given.n,
-        stop=given.stop or None, max_new_tokens=min(room, given.max_new_tokens), num_beams=given.num_beams, **options,
+        stop=given.stop or None, max_new_tokens=min(room, given.max_new_tokens), num_beams=given.num_beams,
+        guided=guided, **options,
     )  # fmt: skip
     writers = [_Writer(model, tokenizer, read, prompt, given) for _ in range(given.n)]
     clock = _Clock(len(read.ids))
     if given.n == 1 and given.num_beams == 1:
-        steps = ask(stream=True)
+        # A grammar ends a text without a token of its own.
+        steps = ask(stream=True, details=guided is not None)
         # Nothing was wrong with what was asked.
         writers[0].begin()
         try:
-            for step_B in steps:
+            for step in steps:
                 clock.tick()
-                writers[0].take(int(step_B))
+                writers[0].take(int(step if guided is None else step.ids_B))
+                writers[0].stopped |= guided is not None and bool(step.finished_B)
         finally:
             writers[0].end()
     else:
@@ -128,6 +141,7 @@ def _run(given: argparse.Namespace) -> int:
             writer.begin()
             for token in made.ids[i, begun : begun + length].tolist():
                 writer.take(token)
+            writer.stopped |= made.reasons[i] == "stop"
             writer.end()
     if given.json:
         own = [writer.answer() for writer in writers]
@@ -135,6 +149,18 @@ def _run(given: argparse.Namespace) -> int:
     elif sys.stderr.isatty():
         errors().print(clock.line(), style="dim", markup=False)
     return 0
+
+
+def _guided(given: argparse.Namespace) -> dict[str, Any] | None:
+    """What the answer must look like, by the name of its kind."""
+    from anyformer.data.corpus import read_text
+
+    if given.json_schema is not None:
+        inline = given.json_schema.lstrip().startswith("{")
+        return {"json_schema": given.json_schema if inline else read_text(given.json_schema)}
+    if given.grammar is not None:
+        return {"grammar": read_text(given.grammar)}
+    return None if given.regex is None else {"regex": given.regex}
 
 
 class _Clock:

@@ -63,7 +63,7 @@ def generate(
         input_ids: Token ids. Rows of different lengths are padded, on either side.
         attention_mask: (B,T), 1 is real; None: all are.
         global_mask: (B,T), 1 is a global token of the prompt (or source), where a pattern has `global_tokens`.
-        tokenizer: The model's, needed where an option is a text: stop strings, choices, bad words.
+        tokenizer: The model's, needed where an option is about text: stop strings, choices, grammars, bad words.
         stream: Yield a (B,) tensor of ids after each step instead; between two steps the model has its own mode.
         details: Answer a `GenerationOutput` (each step of a stream: a `Step`), with log-probabilities and finish reasons.
         use_cache: False reads the whole row again in each step: slow, with the same tokens.
@@ -74,8 +74,8 @@ def generate(
         compile: Single steps go through torch.compile, which takes its time before the first token; a
             text names its backend.
         options: How tokens are chosen and when a row ends, by the names of `SamplingParams`: max_new_tokens, min_new_tokens,
-            stop, temperature, do_sample, top_k, top_p, min_p, typical_p, seed, repetition_penalty, presence_penalty,
-            frequency_penalty, logit_bias, no_repeat_ngram_size, bad_words, choices, first, forced_bos_token_id,
+            stop, ignore_eos, temperature, do_sample, top_k, top_p, min_p, typical_p, seed, repetition_penalty, presence_penalty,
+            frequency_penalty, logit_bias, no_repeat_ngram_size, bad_words, choices, guided, first, forced_bos_token_id,
             forced_eos_token_id, n, logprobs, processed_logprobs, prompt_logprobs, num_beams, length_penalty, num_beam_groups,
             diversity_penalty, early_stopping, penalty_alpha. Any other name is refused, with the right one. By default the likeliest token is taken.
     """

@@ -31,6 +31,17 @@ SPEC: dict[str, Any] = {
     "ffn": {"kind": "swiglu", "width": 48}, "ids": {"bos": 0},
 }  # fmt: skip
 
+CHAT = """{% if tools %}<|im_start|>tools
+{% for tool in tools %}{{ tool.function.name }}{% endfor %}; write <tool_call>...</tool_call><|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content or "" }}{% for call in m.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% if enable_thinking %}<think>{% endif %}{% endif %}"""
+ENDS = [2, *range(40, 52)]
+"""Ids that end an answer of the chat model: <|im_end|>, and some signs, so that random weights end some of theirs."""
+
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,6 +51,18 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     af.save(randomise(af.build(af.spec(SPEC | {"vocab": tokenizer.vocab})), 0).eval(), folder)
     tokenizer.save(folder)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chat_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny decoder that ends some of its answers, with special tokens and a chat template that knows tools."""
+    folder = tmp_path_factory.mktemp("served") / "chatty"
+    tokenizer = train_bpe([TEXT], 300, ("<|begin|>", "<|im_start|>", "<|im_end|>"))
+    spec = SPEC | {"vocab": tokenizer.vocab, "context": 512, "ids": {"bos": 0, "eos": ENDS}}
+    af.save(randomise(af.build(af.spec(spec)), 1).eval(), folder)
+    tokenizer.save(folder)
+    (folder / "chat_template.jinja").write_text(CHAT)
     return folder
 
 

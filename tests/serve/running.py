@@ -112,9 +112,10 @@ class Running(Client):
             return not now["running"] and not now["waiting"] and now["free_blocks"] == now["num_blocks"]
 
         wait_for(idle)
-        engine = self.client.worker.engine
-        assert engine.idle
-        engine.check()
+        worker = getattr(self.client, "worker", None)
+        if worker is not None:
+            assert worker.engine.idle
+            worker.engine.check()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

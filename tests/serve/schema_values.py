@@ -18,7 +18,7 @@ def inside(schema: dict[str, Any]) -> Iterator[Any]:
         for kind in kinds:
             yield from inside(kind)
     elif "type" not in schema:
-        yield from (None, 1, "a", [], {})
+        yield from (1, "a", [], {})
     else:
         yield from INSIDE[schema["type"]](schema)
 
@@ -45,6 +45,8 @@ def fits(schema: dict[str, Any], value: Any) -> bool:
             low = schema.get("minimum", schema.get("exclusiveMinimum"))
             above = "exclusiveMinimum" not in schema or value != low
             return type(value) in (int, float) and low <= value <= schema["maximum"] and above
+        case "null":
+            return value is None
         case "boolean":
             return isinstance(value, bool)
         case "string":

@@ -125,6 +125,21 @@ def test_drain_ends_a_reader_that_does_not_read(serving_stub, stub, monkeypatch)
         assert not running.server.server_state.tasks
 
 
+def test_drain_under_load_finishes_what_the_engine_began(serving):
+    body = {"prompt": "the cat", "max_tokens": 60, "ignore_eos": True, "temperature": 0}
+    with serving(max_num_seqs=2) as running:
+        right = running.post("/v1/completions", body).data["choices"]
+        asked = [Asked(running, "/v1/completions", body | {"stream": i % 2 == 0}) for i in range(6)]
+        running.eventually(lambda: running.state.active == 6)
+        running.server.stop()
+        answers = [each.result() for each in asked]
+        running.thread.join()
+        assert [answer.status for answer in answers] == [200] * 6
+        assert all(answer.data["choices"] == right for answer in answers[1::2])
+        assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers[::2])
+        assert not running.client.healthy
+
+
 def start(launch) -> tuple[subprocess.Popen, int]:
     command = [sys.executable, "-c", SCRIPT]
     process = launch(

@@ -38,7 +38,11 @@ def tables(server: Running) -> dict[str, Table]:
 def base_of(table: Table) -> dict[str, Any]:
     """The least that is right."""
     names = {each.name for each in table.record.fields}
-    needed = {each.name: next(inside(each.kind.schema())) or "a" for each in table.record.fields if each.required}
+    needed = {
+        each.name: next(value for value in inside(each.kind.schema()) if value not in ("", []))
+        for each in table.record.fields
+        if each.required
+    }
     return needed | {name: value for name, value in FEW.items() if name in names}
 
 
@@ -90,7 +94,8 @@ def test_every_table_refuses_unknown_names_with_the_nearest(tables: dict[str, Ta
         error = refusal(table, base_of(table) | {f"{field.name}_x": 1})
         assert error is not None, path
         assert (error.status, error.code, error.param) == (400, "unknown_parameter", f"{field.name}_x")
-        assert "did you mean" in error.message or field.name in table.record.renamed, (path, field.name)
+        # Two letters more than a short name are no likeness.
+        assert "did you mean" in error.message or len(field.name) < 4, (path, field.name)
 
 
 def test_every_table_refuses_what_is_no_object(tables: dict[str, Table]):

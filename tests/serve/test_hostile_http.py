@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import socket
 
 import pytest
@@ -386,6 +387,74 @@ def test_server_without_its_packages_says_what_to_install(monkeypatch):
     monkeypatch.setattr(server, "installed", missing)
     with pytest.raises(CapabilityError, match=r"pip install 'anyformer\[serve\]'"):
         server.serve(config_of())
+
+
+OPEN = re.compile(r"/|/health|/ready|/page/.*")
+
+
+def real_routes(running) -> list[tuple[str, str]]:
+    app = running.server.app
+    exact = [(method, path) for path, methods in app._exact.items() for method in methods]
+    below = [(method, f"{path}x") for path, methods in app._below.items() for method in methods]
+    assert len(exact) > 15
+    return exact + below
+
+
+def test_every_route_of_the_server_is_behind_its_doors(serving):
+    with serving(keys=("k",)) as running:
+        for method, path in real_routes(running):
+            body = b"{}" if method == "POST" else None
+            for headers, status, code in (
+                ({"Host": "evil.example", "Authorization": "Bearer k"}, 403, "host_not_allowed"),
+                ({"Origin": "http://evil", "Authorization": "Bearer k"}, 403, "origin_not_allowed"),
+                ({}, 401, "invalid_api_key"), ({"Authorization": "Bearer wrong"}, 401, "invalid_api_key"),
+            ):  # fmt: skip
+                if status == 401 and OPEN.fullmatch(path):
+                    assert running.ask(method, path, body, headers).status == 200, path
+                else:
+                    answer = running.ask(method, path, body, headers)
+                    assert (answer.status, answer.error["code"]) == (status, code), path
+            if method == "POST":
+                key = {"Authorization": "Bearer k"}
+                plain = running.ask(method, path, b"{}", key | {"Content-Type": "text/plain"})
+                assert plain.status == 415, path
+                assert running.ask(method, path, b'{"a": NaN}', key).error["param"] == "a", path
+                assert running.ask(method, path, b"[" * 100_000, key).error["code"] == "invalid_json", path
+        running.engine_idle()
+
+
+def test_slots_and_metrics_are_told_to_those_who_may_know(serving):
+    with serving(keys=("k",)) as running:
+        assert running.get("/metrics").status == running.get("/slots").status == 401
+        assert running.get("/metrics", Authorization="Bearer k").status == 200
+        assert running.get("/slots", Authorization="Bearer k").status == 501
+    with serving(metrics=False) as running:
+        assert running.get("/metrics").status == 501
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "x" * 10_000, "%00", "*"])
+def test_model_that_is_asked_for_by_path_is_one_of_our_own(serving, name: str):
+    with serving() as running:
+        answer = running.get(f"/v1/models/{name}")
+        assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+
+
+def test_client_that_goes_away_frees_its_slot(serving):
+    with serving() as running:
+        for stream in (True, False):
+            for _ in range(3):
+                with running.connect() as sock:
+                    asked = {"prompt": "the cat", "max_tokens": 200, "ignore_eos": True, "stream": stream}
+                    data = json.dumps(asked).encode()
+                    sock.sendall(running.head("POST", "/v1/completions", JSON, f"Content-Length: {len(data)}") + data)
+                    if stream:
+                        read_until(sock, b"data: ")
+                    else:
+                        state = running.server.server_state
+                        done = state.total_requests
+                        running.eventually(lambda: running.state.active == 1 or state.total_requests > done)
+                running.eventually(lambda: running.state.active == 0)
+                running.engine_idle()
 
 
 def test_error_objects_are_json_whatever_they_quote(serving_stub):

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+import anyformer as af
+from anyformer.data.tokenizer import train_bpe
 from anyformer.generation.samplers.logits_processors import MinP, Temperature, TokenHistory, TopK, TopP, process
+from tests.cli.small_run import small_run
+from tests.contract.contracts import randomise
 from tests.serve import page_stage
+from tests.serve.conftest import SPEC, TEXT
 from tests.serve.page_stage import BASE, WORDS, Reply, Stage, as_json, candidates, refused
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -493,8 +498,15 @@ def test_token_of_ten_megabytes_is_shown_in_short_and_the_page_still_answers(bro
 
     def written(_: Any) -> Reply:
         def one(text: str) -> dict[str, Any]:
-            scores = {"tokens": [text], "token_logprobs": [-1.0], "top_logprobs": [{"y": -1.0}], "top_ids": [[[3, -1.0]]]}
-            return {"choices": [{"index": 0, "text": text, "logprobs": scores, "token_ids": [3], "finish_reason": None}]}
+            scores = {
+                "tokens": [text],
+                "token_logprobs": [-1.0],
+                "top_logprobs": [{"y": -1.0}],
+                "top_ids": [[[3, -1.0]]],
+            }
+            return {
+                "choices": [{"index": 0, "text": text, "logprobs": scores, "token_ids": [3], "finish_reason": None}]
+            }
 
         # A prompt of three tokens, which are echoed.
         return page_stage.stream([one(text) for text in ("a", "b", "c", "d", endless, "e")])
@@ -798,3 +810,178 @@ def test_bars_under_settings_are_what_the_sampler_draws_from(browser, settings):
         )
     assert found["shares"] == pytest.approx(wanted.tolist(), abs=1e-9)
     assert found["rest"] == pytest.approx(0, abs=1e-9)
+
+
+@contextlib.contextmanager
+def visiting(browser: Any, running: Any, address: str = "", **options: Any) -> Iterator[Any]:
+    """The page of a real server. It may ask nobody else and say nothing in the console."""
+    context = browser.new_context(viewport=WIDE, **options)
+    page, said, asked = context.new_page(), [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    try:
+        page.goto(f"{running.base_url}/{address}")
+        page.locator("html[data-ready=yes]").wait_for(state="attached")
+        yield page
+    finally:
+        context.close()
+    assert said == []
+    assert [url for url in asked if not url.startswith((f"{running.base_url}/", "data:"))] == []
+
+
+def sent(page: Any, path: str) -> list[Any]:
+    """Bodies of the requests to a path that come from now on."""
+    found: list[Any] = []
+    page.on("request", lambda request: request.url.endswith(path) and found.append(request.post_data_json))
+    return found
+
+
+def test_served_page_shows_as_many_chips_as_the_server_counts(browser, serving):
+    with serving() as running, visiting(browser, running, "#write&max_tokens=24&seed=3") as page:
+        with page.expect_response("**/v1/completions") as answered:
+            go_on(page, "the cat sat")
+        lines = [line[6:] for line in answered.value.text().split("\n") if line.startswith("data: {")]
+        usage = json.loads(lines[-1])["usage"]
+        page.locator("#write-tokens .chip").nth(usage["total_tokens"] - 1).wait_for()
+        assert page.locator("#write-tokens .chip").count() == usage["total_tokens"]
+        assert f"{usage['completion_tokens']} new tokens" in page.inner_text("#write-status")
+        assert page.locator("#write-tokens .chip:not([data-bits])").count() == 1, "all but the first are scored"
+
+
+def test_served_page_with_the_same_seed_writes_the_same_text(browser, serving):
+    seen = []
+    with serving() as running:
+        for seed in (5, 5, 6):
+            with visiting(browser, running, f"#write&max_tokens=16&seed={seed}&temperature=1.5") as page:
+                go_on(page, "the dog")
+                seen.append(words(page))
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_served_page_goes_on_from_an_alternative_with_its_ids(browser, serving):
+    with serving() as running, visiting(browser, running, "#write&max_tokens=6&seed=1") as page:
+        bodies = sent(page, "/v1/completions")
+        go_on(page)
+        before = page.locator("#write-tokens .chip").evaluate_all(
+            "chips => chips.map((chip) => +chip.title.match(/id (\\d+)/)[1])"
+        )
+        page.locator("#write-tokens .chip").nth(4).click()
+        other = page.locator("#write-panel li:not(.given)").nth(5)
+        wanted = int(other.get_attribute("title").split(", id ")[1].split(":")[0])
+        other.click()
+        page.locator("#write-tree").wait_for()
+        done(page)
+        assert bodies[-1]["prompt"] == [*before[:4], wanted]
+        assert page.inner_text("#write-error") == ""
+
+
+def test_served_page_that_is_stopped_frees_its_seat(browser, serving, tmp_path):
+    tokenizer = train_bpe([TEXT], 300)
+    spec = af.spec(SPEC, {"vocab": tokenizer.vocab, "context": 16384})
+    af.save(randomise(af.build(spec), 0).eval(), tmp_path / "long")
+    tokenizer.save(tmp_path / "long")
+    with (
+        serving(model=str(tmp_path / "long"), slots=True) as running,
+        visiting(browser, running, "#write&max_tokens=16000") as page,
+    ):
+        page.fill("#write-text", "the cat")
+        page.press("#write-text", "Control+Enter")
+        page.locator("#write-tokens .chip").nth(20).wait_for()
+        assert any(slot["is_processing"] for slot in running.get("/slots").data)
+        page.keyboard.press("Escape")
+        done(page)
+        assert page.inner_text("#write-status").startswith("Stopped after ")
+        running.eventually(lambda: not any(slot["is_processing"] for slot in running.get("/slots").data))
+        kept = page.locator("#write-tokens .chip").count()
+        assert 20 < kept < 16000
+
+
+def test_served_page_chats_and_shows_what_the_model_read(browser, serving):
+    with serving() as running, visiting(browser, running, "#chat&max_tokens=8&seed=2") as page:
+        bodies = sent(page, "/v1/chat/completions")
+        for text in ("the cat", "and the dog"):
+            page.fill("#chat-text", text)
+            page.press("#chat-text", "Enter")
+            done(page, "chat")
+        assert [message["role"] for message in bodies[-1]["messages"]] == ["user", "assistant", "user"]
+        page.click("#chat-layer")
+        page.locator("#chat-messages .chip").nth(12).wait_for()
+        page.click("#chat-read-box summary")
+        page.locator("#chat-read .chip").nth(4).wait_for()
+        page.locator("#chat-messages .chip").nth(10).click()
+        page.locator("#chat-panel li:not(.given)").first.click()
+        done(page, "chat")
+        assert page.inner_text("#chat-error") == ""
+        assert "2 of 2" in page.locator(".message.assistant").last.inner_text()
+        page.click("#tab-inside")
+        page.locator("#screen-inside[data-selected]").wait_for()
+
+
+def test_served_page_looks_inside_and_compares(browser, serving):
+    with serving() as running, visiting(browser, running, "#write&max_tokens=12&seed=4") as page:
+        go_on(page)
+        count = page.locator("#write-tokens .chip").count()
+        page.locator("#write-tokens .chip").nth(3).click()
+        page.click("#tab-inside")
+        page.locator("#screen-inside[data-selected]").wait_for()
+        told = page.locator("#screen-inside").evaluate("each => ({ ...each.dataset })")
+        assert (told["tokens"], told["cells"], told["heads"], told["row"]) == (str(count), str(3 * count), "8", "3")
+        assert float(told["sum"]) == pytest.approx(1, abs=0.03)
+        page.click("#tab-compare")
+        page.fill("#compare-text", "the cat sat on the mat")
+        page.click("#compare-score")
+        page.locator("#compare-apart .chip").nth(3).wait_for()
+        page.click("#compare-go")
+        page.locator("#compare-tokens-b .chip").nth(3).wait_for()
+        page.locator("#compare-stop").wait_for(state="hidden")
+        assert page.inner_text("#compare-error") == ""
+        page.click("#tab-server")
+        page.locator(".tile b", has_text="%").wait_for()
+        assert page.inner_text("#server-error") == ""
+
+
+def test_served_page_compares_two_servers_of_one_model_without_a_difference(browser, serving):
+    with serving() as here:
+        with serving(cors_origins=(here.base_url,)) as there:
+            # Whoever starts a server decides whom its page may ask; here it is the browser that lets it.
+            context = browser.new_context(bypass_csp=True)
+            page = context.new_page()
+            page.goto(f"{here.base_url}/#compare&prompt=the+cat+sat+on+the+mat")
+            page.locator("html[data-ready=yes]").wait_for(state="attached")
+            page.fill("#compare-url", there.base_url)
+            page.click("#compare-score")
+            page.locator("#compare-apart .chip").nth(3).wait_for()
+            shown = page.locator("#compare-apart .chip[data-bits]").evaluate_all(
+                "chips => chips.map((chip) => chip.dataset.bits)"
+            )
+            context.close()
+    assert shown
+    assert set(shown) == {"+0.0"}
+
+
+def test_served_page_asks_for_the_key_of_its_server(browser, serving):
+    with serving(keys=("one-key",)) as running:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{running.base_url}/#write")
+        for typed in ("wrong", "one-key"):
+            page.locator("#key-dialog").wait_for()
+            page.fill("#key-field", typed)
+            page.keyboard.press("Enter")
+            if typed == "wrong":
+                page.locator("#start button").click()
+        page.locator("html[data-ready=yes]").wait_for(state="attached")
+        go_on(page)
+        assert page.inner_text("#write-error") == ""
+        context.close()
+
+
+def test_served_page_of_an_encoder_looks_inside(browser, serving, tmp_path):
+    small_run(tmp_path / "encoder", {"topology": "encoder"})
+    with serving(model=str(tmp_path / "encoder")) as running, visiting(browser, running) as page:
+        assert page.locator("#tabs a:visible").all_inner_texts() == ["Inside", "Server"]
+        page.fill("#inside-text", "the cat sat")
+        page.click("#inside-go")
+        page.locator("#screen-inside[data-selected]").wait_for()
+        assert page.inner_text("#inside-error") == ""

@@ -327,6 +327,8 @@ class EngineCore:
         request, params = sequence.request, sequence.request.params
         if token in params.stop or (params.choices is not None and params.choices.complete(sequence.new)):
             return "stop"
+        if sequence.guide is not None and sequence.guide.advance(sequence.new):
+            return "stop"
         if sequence.stop_text is not None:
             sequence.stop_text.push(token)
             if sequence.stop_text.met is not None:

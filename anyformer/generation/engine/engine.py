@@ -17,6 +17,7 @@ from anyformer.generation.engine.request import Request, RequestOutput, Sequence
 from anyformer.generation.engine.scheduler import LITTLE, PADDING, Limits
 from anyformer.generation.engine.search import BeamSearch, ContrastiveSearch
 from anyformer.generation.engine.speculative import make_proposer
+from anyformer.generation.guided.guide import Guide
 from anyformer.generation.params.generation_request import GenerationRequest, check_model, check_request, context_length
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
@@ -45,7 +46,7 @@ class Engine(EngineCore):
         watermark: Blocks for each running sequence that stay free for it when another one is admitted. 0: more run beside
             each other, and where blocks run out, the youngest are preempted and read their tokens again later.
         kv_cache_dtype: How keys and values are kept: "model", in the model's dtype, or "int8".
-        tokenizer: The model's, needed where an option is a text: stop strings, choices, bad words.
+        tokenizer: The model's, needed where an option is about text: stop strings, choices, grammars, bad words.
         enable_prefix_caching: Whether equal beginnings of prompts are read once.
         batch_invariant: Every pass has a shape that depends on nobody else, so that a request gets the same tokens in any
             company in 16 bits too, where a product may round otherwise when more rows are in it. Steps read all slots,
@@ -216,7 +217,8 @@ def make_requests(model: Model, inputs: GenerationRequest, *, first: int = 0) ->
             if params.stop_texts and inputs.tokenizer is not None:
                 text = Detokenizer(inputs.tokenizer, [] if seq2seq else tokens)
                 stop_text = StopText(text, params.stop_texts, least=params.least)
-            made.sequences.append(Sequence(made, i, draws[row * n + i], list(tokens), len(tokens), stop_text))
+            guide = None if params.guided is None else Guide(params.guided, params.stop)
+            made.sequences.append(Sequence(made, i, draws[row * n + i], list(tokens), len(tokens), stop_text, guide))
         made.sequences[0].forks = made.sequences[1:]
         found.append(made)
     return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
+from anyformer.generation.guided.guide import Guide
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.params.validate import ResolvedParams
 from anyformer.parts.kv_pool import CachedSequence
@@ -55,6 +56,8 @@ class Sequence:
     prompt_length: int
     stop_text: StopText | None = None
     """Where its text is searched for stop strings."""
+    guide: Guide | None = None
+    """Where it is in the grammar of the answer."""
     allocation: CachedSequence | None = None
     """What the pool holds of it; None: it waits."""
     forks: list[Sequence] = field(default_factory=list)

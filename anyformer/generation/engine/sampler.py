@@ -8,8 +8,9 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.engine.request import Sequence, TopLogprobs
+from anyformer.generation.guided.guide import unpacked
 from anyformer.generation.samplers.batched import SamplingKind, pick, sample, sampling_kind, sampling_tensors, uniform
-from anyformer.generation.samplers.logits_processors import TokenHistory, own_logprobs, process_rows, why_not
+from anyformer.generation.samplers.logits_processors import NEVER, TokenHistory, own_logprobs, process_rows, why_not
 
 NONE = -1
 """Instead of an id: no token can be sampled."""
@@ -90,6 +91,8 @@ class Sampler:
     def processed(self, logits_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
         """Logits, never below fp32, as the processors of each row leave them."""
         logits_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
+        if any([each.guide is not None for each in sequences]):
+            logits_RV = self._guided(logits_RV, sequences)
         # Rows whose processors don't look at their tokens need not show them.
         rows = [each.tokens if each.request.params.reads_history else [] for each in sequences]
         longest = max(1, *map(len, rows))
@@ -99,6 +102,14 @@ class Sampler:
             self._tensor([each.num_new_tokens for each in sequences]),
         )
         return process_rows(logits_RV, [each.request.params.logits_processors for each in sequences], history)
+
+    def _guided(self, logits_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
+        """Logits of nothing but what the grammars of rows allow."""
+        masks = {i: each.guide.mask(each.new) for i, each in enumerate(sequences) if each.guide is not None}
+        rows, found_RV = list(masks), logits_RV.clone()
+        allowed_RV = unpacked([*masks.values()], logits_RV.shape[-1], logits_RV.device)
+        found_RV[rows] = found_RV[rows].masked_fill(~allowed_RV, NEVER)
+        return found_RV
 
     def _pick(self, left_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
         best_R, ids_R = left_RV.max(-1)

@@ -178,7 +178,8 @@ def verify(engine: EngineCore, proposer: Proposer, rows: list[Sequence]) -> None
     try:
         proposed = proposer.propose(rows, [max(0, min(n, proposer.most)) for n in left])
         fitting: list[tuple[Sequence, list[int]]] = []
-        for each, guesses in zip(rows, proposed, strict=True):
+        for each, found in zip(rows, proposed, strict=True):
+            guesses = found if each.guide is None else each.guide.fitting(found)
             pending = len(each.tokens) - each.kv.num_computed_tokens
             # All proposals, or none of them; one without blocks for that waits for a later step.
             if blocks.reserve(each.kv, pending + len(guesses)):

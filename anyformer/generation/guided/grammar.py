@@ -14,7 +14,9 @@ GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
 """A rule as llama.cpp's grammars write it."""
 NAMES = ("json_object", "json_schema", "regex", "grammar")
 """The keys of a description."""
-EXAMPLE = 'give a dict with one of {"json_object": True}, {"json_schema": {...}}, {"regex": "..."} or {"grammar": "..."}'
+EXAMPLE = (
+    'give a dict with one of {"json_object": True}, {"json_schema": {...}}, {"regex": "..."} or {"grammar": "..."}'
+)
 
 Kind = Literal["json_object", "json_schema", "regex", "lark", "gbnf"]
 
@@ -42,7 +44,7 @@ def read_grammar(given: Any, *, source_bytes: int = SOURCE_BYTES) -> Grammar:
     if name == "json_schema":
         return _fitting(Grammar("json_schema", _schema(value)), source_bytes)
     if name not in NAMES:
-        raise InputError(f"guided: {name!r} is no kind of grammar{nearest(str(name), NAMES)}; {EXAMPLE}")
+        raise InputError(f"guided: {name!r} is no kind of grammar{nearest(str(name), NAMES)}")
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"guided: {name}: expected a text that is not blank, got {type(value).__name__}")
     if name == "regex":
@@ -61,7 +63,9 @@ def _fitting(grammar: Grammar, most: int) -> Grammar:
             f"guided: {grammar.kind}: character {error.start} is half of a UTF-16 pair, which no text has"
         ) from error
     if size > most:
-        raise InputError(f"guided: {grammar.kind}: is {size:,} bytes long, and at most {most:,} are read; make it shorter")
+        raise InputError(
+            f"guided: {grammar.kind}: is {size:,} bytes long, and at most {most:,} are read; make it shorter"
+        )
     return grammar
 
 

@@ -35,7 +35,11 @@ class Words:
     bos_token_id = None
 
     def __init__(self, tokens: list[bytes], specials: list[int]) -> None:
-        self.tokens, self.special_token_ids, self.eos_token_id = [*tokens, b"end"], [*specials, len(tokens)], len(tokens)
+        self.tokens, self.special_token_ids, self.eos_token_id = (
+            [*tokens, b"end"],
+            [*specials, len(tokens)],
+            len(tokens),
+        )
 
     def __call__(self, text: str) -> list[int]:
         raise NotImplementedError("how a text is spelled is left to the model")
@@ -46,7 +50,9 @@ def llguidance() -> Any:
     try:
         return installed(PACKAGE)
     except ImportError as error:
-        raise CapabilityError(f"guided decoding needs the package {PACKAGE}: pip install 'anyformer[guided]'") from error
+        raise CapabilityError(
+            f"guided decoding needs the package {PACKAGE}: pip install 'anyformer[guided]'"
+        ) from error
 
 
 _made: weakref.WeakKeyDictionary[Tokenizer, dict[int, Vocabulary]] = weakref.WeakKeyDictionary()

@@ -65,8 +65,14 @@ class SamplingParams:
     """The same seed draws the same tokens; a list has one for each row, which then draws alike in any batch. None: a
     seed from torch's own generator.
     """
+    ignore_eos: bool = False
+    """The spec's eos ids end no row; ids and texts that are given as `stop` still do."""
     choices: Sequence[str] | None = None
     """Texts of which the answer is exactly one."""
+    guided: Any = None
+    """What the answer must look like: {"json_object": True}, {"json_schema": a dict or JSON}, {"regex": ...} or {"grammar": in
+    Lark or GBNF}; or such a grammar after `compile_grammar`. It ends where nothing can follow; stop ids end it where it may.
+    """
     first: Sequence[int] | None = None
     """Ids among which the first new token is chosen. None: all."""
     forced_bos_token_id: int | None = None

@@ -82,11 +82,12 @@ def _overlap(text: str, stop: str) -> int:
 
 
 def read_stop(
-    stop: Any, spec: ModelSpec, tokenizer: Tokenizer | None, bad: list[str]
+    stop: Any, spec: ModelSpec, tokenizer: Tokenizer | None, bad: list[str], *, ignore_eos: bool = False
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Ids and texts that end a row."""
+    """Ids and texts that end a row. `ignore_eos`: only those that are given."""
+    eos = () if ignore_eos else tuple(spec.ids.eos)
     if stop is None:
-        return tuple(spec.ids.eos), ()
+        return eos, ()
     given = [stop] if isinstance(stop, int | str) else stop
     if not isinstance(given, Iterable):
         bad.append(f"stop: expected token ids or texts, got {shown(stop)}")
@@ -99,5 +100,5 @@ def read_stop(
     found = ids("stop", [one for one in each if not isinstance(one, str)], spec.vocab, bad)
     # Who adds a text still wants the model to be able to end by itself.
     if texts and len(texts) == len(each):
-        found = tuple(spec.ids.eos)
+        found = eos
     return tuple(dict.fromkeys(found)), tuple(dict.fromkeys(one for one in known if one is not None))

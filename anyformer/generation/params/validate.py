@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
+from anyformer.generation.guided.compiled import CompiledGrammar, compile_grammar
 from anyformer.generation.params.checks import ids, number, shown, text, whole
 from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.generation.params.stop import read_stop
@@ -45,6 +46,7 @@ class ResolvedParams:
     stop: tuple[int, ...]
     stop_texts: tuple[str, ...]
     choices: Choices | None
+    guided: CompiledGrammar | None
     seed: int | tuple[int, ...] | None
 
     @property
@@ -91,11 +93,14 @@ def resolve_params(
     top_p = 1.0 if o.top_p is None else number("top_p", o.top_p, "above 0 and at most 1", above=True, **unit)
     min_p = 0.0 if o.min_p is None else number("min_p", o.min_p, "between 0 and 1", **unit)
     typical = 1.0 if o.typical_p is None else number("typical_p", o.typical_p, "above 0 and at most 1", above=True, **unit)  # fmt: skip
-    stop, texts = read_stop(o.stop, spec, tokenizer, bad)
+    if not isinstance(o.ignore_eos, bool):
+        bad.append(f"ignore_eos: expected True or False, got {shown(o.ignore_eos)}")
+    stop, texts = read_stop(o.stop, spec, tokenizer, bad, ignore_eos=o.ignore_eos is True)
     if least and len(stop) >= vocab:
         bad.append("min_new_tokens: every token is a stop token, so none is left to begin with")
     seed = _seed(o.seed, rows, bad)
     choices = None if o.choices is None else _choices(o, spec, tokenizer, stop, bad)
+    guided = None if o.guided is None else _guided(o, vocab, tokenizer, bad)
     found = _penalties_and_bans(o, vocab, tokenizer, bad)
     if least and stop:
         found.append(processors.MinNewTokens(least, stop))
@@ -117,7 +122,7 @@ def resolve_params(
         return None
     for note in notes:
         warnings.warn(note, stacklevel=stacklevel)
-    batchable = not found and not (temperature > 0 and typical < 1)
+    batchable = not found and not (temperature > 0 and typical < 1) and guided is None
     if temperature > 0:
         found += [processors.Temperature(temperature)] if temperature != 1 else []
         found += [processors.TopK(top_k)] if top_k else []
@@ -126,7 +131,8 @@ def resolve_params(
         found += [processors.Typical(typical)] if typical < 1 else []
     return ResolvedParams(
         options=o, mode=mode, max_new_tokens=new, least=least, logits_processors=tuple(found), temperature=temperature,
-        top_k=top_k, top_p=top_p, min_p=min_p, batchable=batchable, stop=stop, stop_texts=texts, choices=choices, seed=seed,
+        top_k=top_k, top_p=top_p, min_p=min_p, batchable=batchable, stop=stop, stop_texts=texts, choices=choices,
+        guided=guided, seed=seed,
     )  # fmt: skip
 
 
@@ -338,4 +344,33 @@ def _choices(
         bad.append(f"choices: {shown(by_ids[a])} begins {shown(by_ids[b])}, and without a stop token nothing tells that the shorter one ended; give stop")  # fmt: skip
     if o.max_new_tokens is not None and isinstance(o.max_new_tokens, int) and o.max_new_tokens < found.steps:
         bad.append(f"choices: the longest needs {found.steps} tokens, more than max_new_tokens, {o.max_new_tokens}")
+    return found if len(bad) == before else None
+
+
+def _guided(o: SamplingParams, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> CompiledGrammar | None:
+    """The grammar of the answer; None if something is wrong, which is added to `bad`."""
+    before = len(bad)
+    clash = {
+        "min_new_tokens": o.min_new_tokens, "choices": o.choices is not None, "first": o.first is not None,
+        "num_beams": o.num_beams != 1, "penalty_alpha": o.penalty_alpha is not None,
+        "forced_bos_token_id": o.forced_bos_token_id is not None,
+        "forced_eos_token_id": o.forced_eos_token_id is not None,
+    }  # fmt: skip
+    bad += [
+        f"guided: {name} does not go together with a grammar; leave one of them out" for name, on in clash.items() if on
+    ]
+    if isinstance(o.guided, CompiledGrammar):
+        if not o.guided.suits(tokenizer, vocab):
+            bad.append(
+                f"guided: {o.guided} was compiled for another vocabulary; compile it for this model and tokenizer"
+            )
+        return o.guided if len(bad) == before else None
+    if tokenizer is None:
+        bad.append("guided: is about text; give the model's tokenizer as tokenizer=")
+        return None
+    try:
+        found = compile_grammar(o.guided, tokenizer, vocab)
+    except InputError as error:
+        bad.append(str(error))
+        return None
     return found if len(bad) == before else None

@@ -116,7 +116,8 @@ class Writer:
         more = {name: value for name, value in given.items() if name not in ("seed", "max_new_tokens")}
         stops = _listed(read.stop)
         # Texts come on top of the ids that end an answer; ids replace them.
-        if read.stop is None or (stops and all(isinstance(each, str) for each in stops)):
+        own = read.stop is None or (stops and all(isinstance(each, str) for each in stops))
+        if own and read.ignore_eos is not True:
             more["stop"] = [*self.source.stop, *stops]
         return read, more
 

@@ -1,20 +1,19 @@
 """POST /v1/chat/completions: answer a conversation."""
 
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from anyformer.serve.api.choices import Choice, Job, Jobs
-from anyformer.serve.api.completions import DONE
 from anyformer.serve.api.context import Context, new_id
 from anyformer.serve.api.conversation import read_conversation
 from anyformer.serve.api.sampling import engine_params, new_tokens
 from anyformer.serve.errors import bad_request
 from anyformer.serve.fields.chat import chat_table
 from anyformer.serve.http.reply import EventStream, HttpRequest, Reply, Route
+from anyformer.serve.http.sse import DONE, dumps, quoted
+from anyformer.serve.http.sse import event as framed
 from anyformer.serve.text.logprobs import chat_logprobs
 from anyformer.serve.tool_calls.formats import Call, ToolFormat
 from anyformer.serve.tool_calls.reader import ToolCallReader
@@ -106,17 +105,17 @@ class ChatAnswer:
         counts, ends = options.get("continuous_usage_stats"), options.get("include_usage")
         plain = not (self.data["logprobs"] or self.with_ids or counts)
         head = self.head | {"object": "chat.completion.chunk"}
-        begin = json.dumps(head)[:-1]
+        begin = dumps(head)[:-1]
         tail = '},"logprobs":null,"finish_reason":null}]' + (',"usage":null}\n\n' if ends else "}\n\n")
         heads = {
-            c.index: f'data: {begin}, "choices":[{{"index":{c.index},"delta":{{"content":' for c in self.jobs.choices
+            c.index: f'data: {begin},"choices":[{{"index":{c.index},"delta":{{"content":' for c in self.jobs.choices
         }
         begun: set[int] = set()
 
         def event(choice: Choice, delta: dict[str, Any], **more: Any) -> str:
             made = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None} | more
             usage = {"usage": self.jobs.usage()} if counts else {"usage": None} if ends else {}
-            return f"data: {json.dumps(head | {'choices': [made]} | usage)}\n\n"
+            return framed(head | {"choices": [made]} | usage)
 
         async for batch in self.jobs.outputs():
             parts: list[str] = []
@@ -145,7 +144,7 @@ class ChatAnswer:
             if parts:
                 yield "".join(parts).encode()
         if ends:
-            yield f"data: {json.dumps(head | {'choices': [], 'usage': self.jobs.usage()})}\n\n".encode()
+            yield framed(head | {"choices": [], "usage": self.jobs.usage()}).encode()
         yield DONE
 
 

@@ -1,9 +1,7 @@
 """POST /v1/completions: continue a text, or score it."""
 
-import json
 import time
 from collections.abc import AsyncIterator, Mapping
-from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from anyformer.serve.api.choices import Choice, Job, Jobs
@@ -12,11 +10,11 @@ from anyformer.serve.api.sampling import check_seq2seq, engine_params, new_token
 from anyformer.serve.errors import bad_request
 from anyformer.serve.fields.completions import completions_table
 from anyformer.serve.http.reply import EventStream, HttpRequest, Reply, Route
+from anyformer.serve.http.sse import DONE, dumps, event, quoted
 from anyformer.serve.text.logprobs import Offsets, completion_logprobs, vllm_prompt_logprobs
 
 USUAL = 16
 """New tokens, if a request doesn't say how many."""
-DONE = b"data: [DONE]\n\n"
 REASONS = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
@@ -159,8 +157,7 @@ class Answer:
             if parts:
                 yield "".join(parts).encode()
         if ends:
-            last = self.head | {"choices": [], "usage": self.jobs.usage()}
-            yield b"data: " + json.dumps(last).encode() + b"\n\n"
+            yield event(self.head | {"choices": [], "usage": self.jobs.usage()}).encode()
         yield DONE
 
     def _first(self, job: Job, choice: Choice) -> dict[str, Any]:
@@ -174,7 +171,7 @@ class Answer:
 
     def _event(self, choice: Choice, made: dict[str, Any], counts: Any, ends: Any) -> str:
         usage = {"usage": self.jobs.usage()} if counts else {"usage": None} if ends else {}
-        return f"data: {json.dumps(self.head | {'choices': [{'index': choice.index} | made]} | usage)}\n\n"
+        return event(self.head | {"choices": [{"index": choice.index} | made]} | usage)
 
 
 def _prompts(given: Any) -> list[Any]:

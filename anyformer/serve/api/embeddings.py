@@ -75,8 +75,18 @@ class EmbeddingsApi:
         tokens = sum(map(len, rows))
         request.log["prompt_tokens"] = tokens
         pooling = context.facts.pooling
-        made = await context.client.embed(rows, pooling=pooling, normalize=pooling != BY_TOKEN)
+        made = await context.client.embed(
+            rows, pooling=pooling, normalize=pooling != BY_TOKEN, prompt=self._prompt_tokens()
+        )
         return [np.asarray(each, np.float32) for each in made], tokens
+
+    def _prompt_tokens(self) -> int:
+        """Tokens of the prompt of such a folder, with what stands before it and without what stands after it."""
+        how = self.context.facts.sentence
+        if how is None or not how["prompt"]:
+            return 0
+        found = self.context.texts.reader.inner.encode(how["prompt"].lower() if how["lower"] else how["prompt"])
+        return len(found.ids) - (1 if found.special_tokens_mask and found.special_tokens_mask[-1] else 0)
 
     def _written(self, prompts: Prompts) -> Prompts:
         """Texts as a folder of sentence-transformers wants them: behind its prompt, and in small letters."""

@@ -13,9 +13,11 @@ def routes(context: Context) -> dict[tuple[str, str], Route]:
     """All of them."""
 
     async def listed(request: HttpRequest) -> Reply:
+        """The models that are served."""
         return Reply({"object": "list", "data": [describe(context)]})
 
     async def one(request: HttpRequest) -> Reply:
+        """One of them."""
         context.check_model(unquote(request.path.removeprefix(BELOW)))
         return Reply(describe(context))
 

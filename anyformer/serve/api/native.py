@@ -41,29 +41,37 @@ class NativeCompletion:
         answer = NativeAnswer(context, data, model, biases)
         if data["stream"]:
             return EventStream(self._events(run, answer))
-        async for _ in run.steps():
-            pass
+        async for batch in run.outputs():
+            for job, output in batch:
+                run.take(job, output)
         bodies = [answer.whole(job) for job in jobs]
         return Reply(bodies if data["prompt"].many else bodies[0])
 
     async def _events(self, run: "NativeRun", answer: NativeAnswer) -> AsyncIterator[bytes]:
         """llama.cpp's events: one for each step, and a last one with stop: true; there is no [DONE]."""
         data, jobs = answer.data, run.jobs.jobs
-        if data["return_progress"]:
-            yield b"".join(_event(answer.progress(job, read=False)) for job in jobs)
         begun: set[int] = set()
-        async for batch in run.steps():
-            parts: list[dict[str, Any]] = []
-            for job, choice, ids, piece in batch:
-                if data["return_progress"] and choice.index not in begun:
-                    parts.append(answer.progress(job, read=True))
-                begun.add(choice.index)
-                if piece or ids:
-                    parts.append(answer.piece(job, choice, ids, piece))
-                if choice.finish_reason is not None:
-                    parts.append(answer.last(job))
-            if parts:
-                yield b"".join(map(_event, parts))
+        try:
+            if data["return_progress"]:
+                yield b"".join(_event(answer.progress(job, read=False)) for job in jobs)
+            async for batch in run.outputs():
+                parts: list[dict[str, Any]] = []
+                for job, output in batch:
+                    step, choice = run.take(job, output), job.choices[0]
+                    if step is None:
+                        continue
+                    if data["return_progress"] and choice.index not in begun:
+                        parts.append(answer.progress(job, read=True))
+                    begun.add(choice.index)
+                    if any(step):
+                        parts.append(answer.piece(job, choice, *step))
+                    if choice.finish_reason is not None:
+                        parts.append(answer.last(job))
+                if parts:
+                    yield b"".join(map(_event, parts))
+        finally:
+            # Whoever stops listening closes this generator only, and not those that it reads from.
+            run.jobs.cancel()
 
     async def _biases(self, data: Mapping[str, Any]) -> dict[int, float | None]:
         """Biases by id; None: never."""
@@ -104,34 +112,31 @@ class NativeRun:
         self._begun: dict[int, float] = {}
         self._ended: set[int] = set()
 
-    async def steps(self) -> AsyncIterator[list[tuple[Job, Choice, list[int], str]]]:
-        """What came: for each job its new ids and text."""
-        outputs = self.jobs.outputs()
+    async def outputs(self) -> AsyncIterator[list[tuple[Job, Output]]]:
+        """What the engine reports, until the last job has ended."""
         try:
-            async for batch in outputs:
-                found: list[tuple[Job, Choice, list[int], str]] = []
-                for job, output in batch:
-                    found += self._taken(job, output)
-                yield found
+            async for batch in self.jobs.outputs():
+                yield batch
                 if len(self._ended) == len(self.jobs.jobs):
                     break
         finally:
-            await outputs.aclose()
+            self.jobs.cancel()
 
-    def _taken(self, job: Job, output: Output) -> list[tuple[Job, Choice, list[int], str]]:
+    def take(self, job: Job, output: Output) -> tuple[list[int], str] | None:
+        """The new ids and text of a job; None: it has ended before."""
         choice = job.choices[0]
         if choice.index in self._ended:
-            return []
+            return None
         before = len(choice.ids)
         ((_, piece),) = job.apply(output)
-        if self._is_late(choice) and choice.finish_reason is None:
+        if choice.finish_reason is None and self._is_late(choice):
             ((_, rest),) = job.apply(Output(0, [], finish_reason="length"))
             piece += rest
             if job.generation is not None:
                 job.generation.cancel()
         if choice.finish_reason is not None:
             self._ended.add(choice.index)
-        return [(job, choice, choice.ids[before:], piece)]
+        return choice.ids[before:], piece
 
     def _is_late(self, choice: Choice) -> bool:
         """Whether an answer that may end has taken longer than it should."""

@@ -121,7 +121,9 @@ class NativeAnswer:
 
     def settings(self, job: Job) -> dict[str, Any]:
         """With what the answer was made."""
-        return generation_settings(job.sampling.params, job.sampling.max_tokens) | {
+        asked = self.data["n_predict"]
+        usual = self.context.defaults.get("max_tokens", ALL)
+        return generation_settings(job.sampling.params, usual if asked is None else asked) | {
             "stop": list(job.sampling.stops),
             "ignore_eos": self.data["ignore_eos"],
             "stream": self.data["stream"],
@@ -134,7 +136,8 @@ class NativeAnswer:
 
     def timings(self, job: Job, *, begun: bool = True) -> dict[str, float]:
         """How long the prompt and the answer took. The first new token comes with the prompt, so it costs no step."""
-        times, count = None if job.generation is None else job.generation.times, job.choices[0].num_tokens
+        times = None if job.generation is None else job.generation.times
+        count = job.choices[0].num_tokens if job.sampling.max_tokens else 0
         cached = job.num_cached_tokens
         prompt_ms = predicted_ms = 0.0
         if begun and times is not None and times.first_token is not None:

@@ -81,7 +81,7 @@ def describe(context: Context) -> dict[str, Any]:
         "topology": facts.topology,
         "generates": facts.generates,
         "spec": facts.spec,
-        "counts": {"params": facts.params, "width": facts.width},
+        "counts": {"params": facts.params, "layers": facts.spec.get("depth"), "width": facts.width},
         "kv_bytes_per_token": facts.kv_bytes_per_token,
         "max_model_len": facts.max_model_len,
         "vocab": facts.vocab,

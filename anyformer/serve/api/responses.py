@@ -1,6 +1,5 @@
 """POST /v1/responses: the same answers as /v1/chat/completions, in the form of the Responses API. Nothing is kept."""
 
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -12,6 +11,7 @@ from anyformer.serve.errors import ApiError
 from anyformer.serve.fields.chat import chat_table
 from anyformer.serve.fields.responses import responses_table
 from anyformer.serve.http.reply import EventStream, HttpRequest, Reply, Route
+from anyformer.serve.http.sse import dumps
 from anyformer.serve.text.logprobs import chat_logprobs
 from anyformer.serve.tool_calls.formats import Call
 
@@ -147,7 +147,7 @@ class Response:
         """One server-sent event."""
         made = {"type": f"response.{kind}", "sequence_number": self.number} | more
         self.number += 1
-        return f"event: response.{kind}\ndata: {json.dumps(made)}\n\n"
+        return f"event: response.{kind}\ndata: {dumps(made)}\n\n"
 
     async def events(self) -> AsyncIterator[bytes]:
         """The answer while it is made."""

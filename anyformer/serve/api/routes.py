@@ -7,7 +7,18 @@ from anyformer.families.gguf.header import is_gguf
 from anyformer.families.io import spec_of
 from anyformer.families.shards import CONFIG_BYTES, read_json
 from anyformer.generation.pipelines.source import GENERATION
-from anyformer.serve.api import chat, completions, embeddings, models, native, operations, page, responses, tokens
+from anyformer.serve.api import (
+    chat,
+    completions,
+    embeddings,
+    messages,
+    models,
+    native,
+    operations,
+    page,
+    responses,
+    tokens,
+)
 from anyformer.serve.api.context import Context, model_names
 from anyformer.serve.api.sampling import generation_defaults
 from anyformer.serve.config import ServeConfig
@@ -17,7 +28,7 @@ from anyformer.serve.http.app import ServerState
 from anyformer.serve.http.reply import Route, RouteTable
 from anyformer.serve.text.texts import Texts, template_file
 
-MODULES = (completions, chat, responses, embeddings, models, tokens, native, operations, page)
+MODULES = (completions, chat, responses, messages, embeddings, models, tokens, native, operations, page)
 
 
 def make_context(config: ServeConfig, client: EngineClient, state: ServerState) -> Context:

@@ -110,7 +110,7 @@ def seed_of(given: int | None) -> int:
 
 def guided_params(data: Mapping[str, Any]) -> dict[str, Any]:
     """What response_format and structured_outputs ask of the engine."""
-    wanted = data.get("response_format") or {"type": "text"}
+    wanted: Mapping[str, Any] = data.get("response_format") or {"type": "text"}
     named = {
         name: value for name, value in (data.get("structured_outputs") or {}).items() if value not in (None, False)
     }
@@ -137,7 +137,7 @@ def generation_defaults(generation: Mapping[str, Any], given: Mapping[str, Any])
     if generation.get("do_sample", True):
         for name, low, high in (("temperature", 0, 100), ("top_p", 0, 1), ("top_k", 0, 2**31 - 1), ("min_p", 0, 1), ("repetition_penalty", 0, 10)):  # fmt: skip
             value = generation.get(name)
-            if type(value) in (int, float) and low < value <= high:
+            if isinstance(value, int | float) and not isinstance(value, bool) and low < value <= high:
                 found[name] = value
     return found | dict(given)
 

@@ -36,7 +36,10 @@ class Rate:
 
     def add(self, tokens: int, now: float) -> None:
         """Count tokens that have come now."""
-        gap, self._last = min(now - self._last, GAP), now
+        gap, self._last = now - self._last, now
+        if gap > GAP:
+            # What came after silence says nothing about how long it took.
+            return
         fade = math.exp(-gap / WINDOW)
         self._tokens, self._seconds = self._tokens * fade + tokens, self._seconds * fade + gap
 

@@ -40,7 +40,9 @@ class Embedder:
             if not row:
                 raise InputError(f"input {i}: has no tokens; give a text")
             if len(row) > self.length:
-                raise InputError(f"input {i}: has {len(row):,} tokens, and this server reads {self.length:,}; shorten it")
+                raise InputError(
+                    f"input {i}: has {len(row):,} tokens, and this server reads {self.length:,}; shorten it"
+                )
             if min(row) < 0 or max(row) >= spec.input_vocab:
                 raise InputError(f"input {i}: holds a token that is not below the vocabulary of {spec.input_vocab:,}")
 
@@ -110,7 +112,9 @@ class EmbedJob:
             )
             exact = found_ND.dtype == torch.float64
             numbers = array("d" if exact else "f")
-            numbers.frombytes(found_ND.to(torch.float64 if exact else torch.float32).cpu().contiguous().numpy().tobytes())
+            numbers.frombytes(
+                found_ND.to(torch.float64 if exact else torch.float32).cpu().contiguous().numpy().tobytes()
+            )
             self._found[i], self._width = numbers, found_ND.shape[-1]
 
     def answer(self) -> Message:

@@ -1,91 +1,91 @@
 """Grammars of requests, compiled beside the engine's steps before their requests are added."""
 
 import json
-import time
+import queue
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from anyformer.errors import InputError
+from anyformer.generation.guided.compiled import CompiledGrammar, GrammarLimits, compile_grammar
+from anyformer.generation.guided.fence import Fence
 from anyformer.generation.pipelines.source import Source
 from anyformer.serve.config import Limits
 from anyformer.serve.engine.messages import Message
 
 THREADS = 2
+KNOWN = 16
+"""Grammars that are kept, as many requests ask for the same."""
 
 
 class Grammars:
     """Compiles descriptions in threads; `done` gets a message for each. All else is called by the worker's own thread."""
 
-    def __init__(
-        self,
-        source: Source,
-        limits: Limits,
-        done: Callable[[Message], None],
-        compiler: Callable[[Any], Any] | None = None,
-    ) -> None:
-        self._source, self._limits, self._done = source, limits, done
-        self._compiler = self._compile if compiler is None else compiler
+    def __init__(self, source: Source, limits: Limits, done: Callable[[Message], None]) -> None:
+        self._source, self._done = source, done
+        self._limits = GrammarLimits(source_bytes=limits.schema_bytes, seconds=limits.schema_seconds)
         self._threads: ThreadPoolExecutor | None = None
+        self._fences: queue.SimpleQueue[Fence] = queue.SimpleQueue()
+        """One for each thread, so that a hostile grammar holds up nobody but those that wait for its thread."""
         self._asked: dict[int, Message] = {}
         """Requests that wait for their grammar, by number."""
-        self._started: dict[int, float] = {}
+        self._known: OrderedDict[str, CompiledGrammar] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._asked)
 
-    def compile(self, message: Message) -> None:
-        """Begin with the grammar of a request."""
-        size = len(json.dumps(message["params"]["guided"]))
-        if size > self._limits.schema_bytes:
-            raise InputError(f"the grammar has {size:,} bytes; this server takes {self._limits.schema_bytes:,}: make it smaller")
+    def compile(self, message: Message) -> CompiledGrammar | None:
+        """The grammar of a request, if it is known; else it is begun with."""
         number, description = message["number"], message["params"]["guided"]
+        name = json.dumps(description)
+        if len(name) > 2 * self._limits.source_bytes:
+            # Texts are longer in JSON, but not by that much: nothing of it is read.
+            raise InputError(
+                f"guided: {len(name):,} bytes; this server reads at most {self._limits.source_bytes:,}: make it shorter"
+            )
+        if name in self._known:
+            self._known.move_to_end(name)
+            return self._known[name]
         self._asked[number] = message
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="grammar")
+            for _ in range(THREADS):
+                self._fences.put(Fence())
 
         def work() -> None:
             if number not in self._asked:
                 return
-            self._started[number] = time.monotonic()
-            value, error = None, None
+            fence, value, error = self._fences.get(), None, None
             try:
-                value = self._compiler(description)
+                value = compile_grammar(
+                    description, self._source.tokenizer, self._source.model.spec.vocab, limits=self._limits, fence=fence
+                )
             except BaseException as failed:
                 error = failed
-            self._done({"type": "compiled", "number": number, "value": value, "error": error})
+            finally:
+                self._fences.put(fence)
+            self._done({"type": "compiled", "number": number, "name": name, "value": value, "error": error})
 
         self._threads.submit(work)
+        return None
 
-    def taken(self, number: int) -> Message | None:
+    def taken(self, message: Message) -> Message | None:
         """The request whose grammar is done; None: it was dropped meanwhile."""
-        self._started.pop(number, None)
-        return self._asked.pop(number, None)
+        if message["value"] is not None:
+            self._known[message["name"]] = message["value"]
+            while len(self._known) > KNOWN:
+                self._known.popitem(last=False)
+        return self._asked.pop(message["number"], None)
 
     def drop(self, number: int) -> None:
         """Nobody wants this one any more."""
         self._asked.pop(number, None)
 
-    def patience(self) -> float | None:
-        """Seconds after which `overdue` is worth a call; None: nothing is under way."""
-        return self._limits.schema_seconds if self._asked else None
-
-    def overdue(self) -> list[Any]:
-        """Refusals of requests whose grammar takes too long."""
-        if not self._asked:
-            return []
-        late = time.monotonic() - self._limits.schema_seconds
-        found = [number for number, began in list(self._started.items()) if began < late and number in self._asked]
-        words = f"its grammar took more than {self._limits.schema_seconds:g} s to compile; make it simpler"
-        for number in found:
-            del self._asked[number]
-        return [[number, 400, words, "grammar_too_complex"] for number in found]
-
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for what is under way, and end the processes."""
         self._asked.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
-
-    def _compile(self, description: Any) -> Any:
-        return description
+            for _ in range(THREADS):
+                self._fences.get().close()
+            self._threads = None

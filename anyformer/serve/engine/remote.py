@@ -9,7 +9,6 @@ from collections.abc import Callable
 from anyformer.serve.config import ServeConfig
 from anyformer.serve.engine.client import EngineClient
 from anyformer.serve.engine.messages import FrameError, FrameReader, Message, pack_config, to_frame
-from anyformer.serve.errors import ApiError
 
 PROGRAM = "anyformer.serve.engine.process"
 GONE = "the engine's process has ended"
@@ -65,7 +64,9 @@ class RemoteEngine(EngineClient):
                 pass_fds=(fd,), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         try:
-            transport, _ = await loop.create_unix_connection(lambda: Frames(self._receive, self._disconnected), sock=ours)
+            transport, _ = await loop.create_unix_connection(
+                lambda: Frames(self._receive, self._disconnected), sock=ours
+            )
             self._transport = transport
             self._send(pack_config(self.config))
             await self._ready
@@ -100,10 +101,11 @@ class RemoteEngine(EngineClient):
                 self._transport.close()
 
     def _send(self, message: Message) -> None:
-        if self._transport is None or self._transport.is_closing():
-            raise ApiError(503, GONE, code="engine_gone")
-        self._transport.write(to_frame(message))
+        # Where the socket is closing, all requests are about to hear of it.
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(to_frame(message))
 
     def _disconnected(self) -> None:
         self._closed.set()
-        self._lost(GONE if self._gone is None else self._gone)
+        loading = self._ready is not None and not self._ready.done()
+        self._lost(GONE if self._gone is None or loading else self._gone)

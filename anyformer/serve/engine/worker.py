@@ -13,6 +13,7 @@ import torch
 
 from anyformer.errors import AnyformerError
 from anyformer.generation.engine import Engine, Request, RequestOutput
+from anyformer.generation.guided.compiled import CompiledGrammar
 from anyformer.generation.pipelines.source import Source
 from anyformer.serve.config import ServeConfig
 from anyformer.serve.engine.embedding import EmbedJob, Embedder
@@ -108,8 +109,8 @@ class EngineWorker:
     def _close(self) -> None:
         if self.engine is not None:
             self.engine.close()
-        self._live.clear()
-        self._unscheduled.clear()
+        for held in (self._live, self._unscheduled, self._jobs, self._looks):
+            held.clear()
         self._grammars.close()
         if self._looker is not None:
             self._looker.shutdown(wait=True, cancel_futures=True)
@@ -119,16 +120,15 @@ class EngineWorker:
 
     def _messages(self) -> list[Message]:
         """All that came; waits for the first one if there is nothing to do."""
-        busy = (self.engine is not None and not self.engine.idle) or self._jobs or self._refused or self._pauses
+        busy = (self.engine is not None and not self.engine.idle) or self._jobs or self._pauses
         found: list[Message] = []
         try:
             if not busy:
-                found.append(self._inbox.get(timeout=self._grammars.patience()))
+                found.append(self._inbox.get())
             while True:
                 found.append(self._inbox.get_nowait())
         except queue.Empty:
             pass
-        self._refused += self._grammars.overdue()
         return found
 
     def _take(self, message: Message) -> None:
@@ -158,23 +158,24 @@ class EngineWorker:
                 self._answer(number, None, error)
 
     def _add(self, message: Message) -> None:
+        grammar = None
         if message["params"].get("guided") is not None:
-            self._grammars.compile(message)
-        else:
-            self._start(message, engine_params(message["params"]))
+            grammar = self._grammars.compile(message)
+            if grammar is None:
+                return
+        self._start(message, grammar)
 
     def _compiled(self, message: Message) -> None:
-        asked = self._grammars.taken(message["number"])
-        if asked is None:
-            return
-        if message["error"] is not None:
+        asked = self._grammars.taken(message)
+        if asked is not None and message["error"] is not None:
             raise message["error"]
-        self._start(asked, engine_params(asked["params"]) | {"guided": message["value"]})
+        if asked is not None:
+            self._start(asked, message["value"])
 
-    def _start(self, message: Message, params: dict[str, Any]) -> None:
+    def _start(self, message: Message, grammar: CompiledGrammar | None) -> None:
         if self.engine is None:
             raise AnyformerError("this model continues no text")
-        number = message["number"]
+        number, params = message["number"], engine_params(message["params"]) | {"guided": grammar}
         request = self.engine.add_request(message["prompt"], id=number, cache_salt=message["cache_salt"], **params)
         self._live[number] = self._unscheduled[number] = request
 
@@ -208,7 +209,7 @@ class EngineWorker:
                 continue
             more = self._details(live[number], out)
             rows.append((number, out.index, out.ids, more))
-            if out.finish_reason is not None and ended.get(number, more)["finish_reason"] != "failed":
+            if out.finish_reason is not None and (number not in ended or ended[number]["finish_reason"] != "failed"):
                 ended[number] = more
         for number, more in ended.items():
             failed = more["finish_reason"] == "failed"
@@ -376,7 +377,7 @@ class EngineWorker:
 
 def engine_params(params: Message) -> dict[str, Any]:
     """Sampling parameters from JSON, in which keys are texts. Without a seed the draw is anybody's guess."""
-    found = {name: value for name, value in params.items() if name != "guided"}
+    found = dict(params)
     if isinstance(found.get("logit_bias"), dict):
         found["logit_bias"] = {int(token): bias for token, bias in found["logit_bias"].items()}
     if found.get("seed") is None:

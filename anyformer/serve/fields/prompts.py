@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.serve.fields.kinds import Kind, Text, TokenIds, Whole, Wrong
+from anyformer.serve.fields.kinds import Kind, Text, Wrong, shown
 
 TEXT, MEDIA = "prompt_string", "multimodal_data"
 
@@ -52,8 +52,10 @@ class PromptsKind(Kind):
         if not 1 <= len(value) <= self.chars:
             raise Wrong(where, f"a list of {len(value):,}; 1 to {self.chars:,} allowed")
         for i, one in enumerate(value):
-            if not isinstance(one, str):
-                TokenIds(Whole(0, self.vocab - 1), self.chars, 1, self.vocab).each([one], f"{where}[{i}]")
+            if not isinstance(one, str) and (type(one) is not int or not 0 <= one < self.vocab):
+                raise Wrong(
+                    f"{where}[{i}]", f"{shown(one)} is not a token id from 0 to {self.vocab - 1:,}, and no text"
+                )
         return value
 
     def _object(self, value: dict[str, Any], where: str) -> str:

@@ -29,7 +29,9 @@ class Tagged(Kind):
 
     def schema(self) -> dict[str, Any]:
         found = [(tag, record.schema()) for tag, record in self.records.items()]
-        return {"oneOf": [each | {"properties": each["properties"] | {self.key: {"const": tag}}} for tag, each in found]}
+        return {
+            "oneOf": [each | {"properties": each["properties"] | {self.key: {"const": tag}}} for tag, each in found]
+        }
 
     def words(self) -> str:
         return f"an object whose {self.key} is one of {', '.join(map(repr, self.records))}"

@@ -9,7 +9,7 @@ export class Refusal extends Error {
 
 export const here = location.origin;
 /* Milliseconds that may pass without a rest. */
-const FRAME = 12;
+const FRAME = 8;
 let unlock = async () => false;
 
 /* `asks(origin)` lets the user type a key for a server that wants one; it resolves to whether there is one now. */
@@ -89,7 +89,7 @@ export async function askText(path, options = {}) {
 /* The events of a stream as they come. One that ends without its last event is a refusal, after what came. */
 export async function* events(path, body, options = {}) {
   const answer = await send(path, { ...options, body, accept: "text/event-stream" });
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = answer.body.getReader(), decoder = new TextDecoder();
   const broken = "The connection broke before the answer was complete. What came is kept.";
   let pieces = [], data = [], rested = performance.now();
   try {
@@ -98,7 +98,7 @@ export async function* events(path, body, options = {}) {
         throw error.name === "AbortError" ? error : new Refusal(broken);
       });
       if (done) throw new Refusal(broken);
-      const lines = value.split("\n");
+      const lines = decoder.decode(value, { stream: true }).split("\n");
       for (const [i, piece] of lines.entries()) {
         pieces.push(piece);
         if (i === lines.length - 1) break;

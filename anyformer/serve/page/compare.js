@@ -5,7 +5,7 @@ import { at, plain } from "./dom.js";
 import { shade } from "./heat.js";
 import { knobs } from "./knobs.js";
 import { bitsOf, sampled } from "./sampling.js";
-import { TokenStrip, completionTokens, joined, nameOf } from "./tokens.js";
+import { TokenStrip, completionReader, joined, nameOf } from "./tokens.js";
 import { count } from "./words.js";
 
 const SIDES = ["a", "b"];
@@ -175,9 +175,10 @@ export class Compare {
       model: await this.nameAt(origin, signal), prompt, stream: true, logprobs: 20, return_token_ids: true,
       ...this.settings[side].request(),
     };
+    const tokensOf = completionReader(false);
     for await (const event of events("/v1/completions", body, { signal, origin })) {
       const choice = event.choices && event.choices[0];
-      if (choice) strip.add(completionTokens(choice));
+      if (choice) strip.add(tokensOf(choice));
     }
     return joined(strip.tokens);
   }
@@ -186,7 +187,7 @@ export class Compare {
     return Promise.all(SIDES.map(async (side) => {
       const origin = origins[side];
       const body = { model: await this.nameAt(origin, signal), prompt, max_tokens: 0, echo: true, logprobs: 20, return_token_ids: true };
-      return completionTokens((await ask("/v1/completions", body, { signal, origin })).choices[0]);
+      return completionReader(true)((await ask("/v1/completions", body, { signal, origin })).choices[0]);
     }));
   }
 

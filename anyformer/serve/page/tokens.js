@@ -6,6 +6,8 @@ import { bitsOf, entropyOf } from "./sampling.js";
 
 /* Bits at which a chip has its full colour, by what colours mean. */
 const FULL_BITS = { surprise: 10, entropy: 5 };
+/* Chips that one frame may draw. */
+const MOST_AT_ONCE = 64;
 const BYTES = /^bytes:((?:\\x[0-9a-fA-F]{2})+)$/;
 const encoder = new TextEncoder();
 
@@ -29,15 +31,16 @@ export function joined(tokens) {
   return new TextDecoder().decode(whole);
 }
 
-/* Entries of the log-probs of a completion, as tokens {id, text, logprob, top}. */
-export function completionTokens(choice) {
-  const { logprobs } = choice;
-  if (!logprobs || !logprobs.tokens) return [];
-  const ids = [...(choice.prompt_token_ids || []), ...(choice.token_ids || [])];
-  const skipped = ids.length - logprobs.tokens.length;
-  return logprobs.tokens.map((text, i) => ({
-    id: ids[i + skipped], text, logprob: logprobs.token_logprobs[i], top: topOf(logprobs, i),
-  }));
+/* Reads the choices of one completion, as tokens {id, text, logprob, top}. Ids may come before what is known of them. */
+export function completionReader(echo) {
+  const ids = [];
+  return (choice) => {
+    if (echo) ids.push(...(choice.prompt_token_ids || []));
+    ids.push(...(choice.token_ids || []));
+    const { logprobs } = choice;
+    if (!logprobs || !logprobs.tokens) return [];
+    return logprobs.tokens.map((text, i) => ({ id: ids.shift(), text, logprob: logprobs.token_logprobs[i], top: topOf(logprobs, i) }));
+  };
 }
 
 /* Pairs of ids and log-probs, whose texts stand in another table under the same log-prob. */
@@ -120,7 +123,7 @@ export class TokenStrip extends Strip {
   /* Chips of what came since the last frame, and not more than fit into one. */
   draw() {
     this.frame = 0;
-    const grown = document.createDocumentFragment(), until = Math.min(this.tokens.length, this.drawn + 150);
+    const grown = document.createDocumentFragment(), until = Math.min(this.tokens.length, this.drawn + MOST_AT_ONCE);
     for (; this.drawn < until; this.drawn++) {
       const token = this.tokens[this.drawn], name = nameOf(token.text);
       const chip = this.chip({ text: name, title: this.title(token, this.drawn) });

@@ -3,16 +3,18 @@ import { ask, events } from "./api.js";
 import { at, grow, make, plain, shorten } from "./dom.js";
 import { knobs } from "./knobs.js";
 import { Panel } from "./panel.js";
-import { TokenStrip, completionTokens, joined, nameOf } from "./tokens.js";
+import { TokenStrip, completionReader, joined, nameOf } from "./tokens.js";
 import { Tree } from "./tree.js";
 import { bytes, count, debounced, pieceOf, typing } from "./words.js";
 
 const LONGEST_TEXT = 200_000;
+/* Milliseconds after which the panel follows a stream. */
+const EVERY = 120;
 const ENDS = { stop: "The model ended its text.", length: "As many tokens as were asked for.", abort: "Stopped." };
 
 export class Write {
   constructor(app) {
-    Object.assign(this, { app, tree: new Tree(), mode: "text", running: null, pinned: null, ghost: null, entered: "", typed: null });
+    Object.assign(this, { app, tree: new Tree(), mode: "text", running: null, pinned: null, ghost: null, entered: "", typed: null, followed: 0 });
     this.area = at("write-text");
     this.strip = new TokenStrip(at("write-tokens"), (place, pin) => this.choose(place, pin));
     this.panel = new Panel(at("write-panel"), {
@@ -20,9 +22,7 @@ export class Write {
       back: () => this.strip.chips[this.strip.pressed] && this.strip.chips[this.strip.pressed].focus(),
     });
     knobs(at("write-knobs"), app.settings, "write");
-    this.strip.onDrawn = () => {
-      if (this.pinned === null) this.follow();
-    };
+    this.strip.onDrawn = () => this.follow();
     this.recount = debounced(150, (signal) => this.tokenCount(signal));
     this.listen();
     this.switch("text");
@@ -190,6 +190,7 @@ export class Write {
     } finally {
       this.running = null;
       this.busy(false);
+      this.follow();
       this.branches();
       this.counts();
       this.app.remember();
@@ -211,13 +212,14 @@ export class Write {
 
   async read(body, signal, told, score) {
     const path = this.tree.path();
+    const tokensOf = completionReader(body.echo);
     let scored = body.echo ? 0 : path.length;
     for await (const event of events("/v1/completions", body, { signal })) {
       if (event.usage) told.usage = event.usage;
       const choice = event.choices && event.choices[0];
       if (!choice) continue;
       told.reason = choice.finish_reason || told.reason;
-      const tokens = completionTokens(choice);
+      const tokens = tokensOf(choice);
       for (; scored < path.length && tokens.length; scored++) {
         const { logprob, top } = tokens.shift();
         Object.assign(path[scored], { logprob, top });
@@ -285,9 +287,12 @@ export class Write {
     this.show(place);
   }
 
+  /* Stay with the last token, unless another one is looked at; not in every frame, as nobody can read that. */
   follow() {
-    const { length } = this.strip.tokens;
-    if (length) this.show(length - 1);
+    const now = performance.now();
+    if (this.pinned !== null || (this.running && now - this.followed < EVERY)) return;
+    this.followed = now;
+    this.show(this.strip.drawn - 1);
   }
 
   show(place = this.pinned === null ? this.strip.tokens.length - 1 : this.pinned) {
