@@ -81,3 +81,11 @@ def _load(name: str) -> None:
 def installed(package: str) -> Any:
     """A package that we don't depend on but that a user may have; ImportError if not. The name is written in our source."""
     return importlib.import_module(package)
+
+
+def own_version() -> str:
+    """The version of this package; a tree that is only on the path has none."""
+    try:
+        return importlib.metadata.version("anyformer")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

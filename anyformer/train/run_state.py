@@ -11,7 +11,6 @@ import platform
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self, get_origin, get_type_hints
 
@@ -20,6 +19,7 @@ import torch
 from anyformer.data.dataset import Batch
 from anyformer.errors import CheckpointError
 from anyformer.optim.schedule import Schedule
+from anyformer.registry import own_version
 from anyformer.specs.codec import flatten
 from anyformer.specs.model import ModelSpec
 from anyformer.train.config import Config, only_warned
@@ -97,11 +97,7 @@ def order_of(state: Mapping[str, Any]) -> int:
 
 def versions() -> dict[str, str]:
     """What computes."""
-    try:
-        own = version("anyformer")
-    except PackageNotFoundError:
-        own = "not installed"
-    return {"python": platform.python_version(), "torch": torch.__version__, "anyformer": own}
+    return {"python": platform.python_version(), "torch": torch.__version__, "anyformer": own_version()}
 
 
 def machine(device: torch.device, world: int = 1) -> dict[str, Any]:

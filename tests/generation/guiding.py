@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+import torch
 from tokenizers import decoders, models
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.generation.guided.guide import Guide
 from anyformer.model.model import Model
-from tests.contract.contracts import model_of
+from tests.contract.contracts import randomise
 from tests.contract.draw import BASE
 
 PIECES = ["a", "b", "c", "1", "2", "-", " ", "ab", "bc", "abc", "ca", "12", "a-", "-1", "b ", "a1", "cc", "1-2"]
@@ -32,15 +33,14 @@ def pieces() -> Tokenizer:
 
 @functools.cache
 def model(seed: int = 0, eos: tuple[int, ...] = (0,), vocab: int = len(PIECES) + 1) -> Model:
-    return model_of(af.spec(BASE, {"vocab": vocab, "ids.eos": list(eos), "context": 96}), seed=seed)
+    spec = af.spec(BASE, {"vocab": vocab, "ids.eos": list(eos), "context": 96})
+    return randomise(af.build(spec, dtype=torch.float64), seed).eval()
 
 
-def texts(expression: str, longest: int = 7, letters: str = "abc12- ") -> set[str]:
+def texts(expression: str, longest: int = 6, letters: str = "abc12- ") -> set[str]:
     """All texts of up to so many letters that an expression matches."""
     read = re.compile(expression)
-    every = (
-        "".join(each) for length in range(longest + 1) for each in itertools.product(letters, repeat=length)
-    )
+    every = ("".join(each) for length in range(longest + 1) for each in itertools.product(letters, repeat=length))
     return {text for text in every if read.fullmatch(text)}
 
 

@@ -1,6 +1,7 @@
 """POST /v1/completions: what the model says by `af.generate` is what comes back, at once or bit by bit."""
 
 import json
+import re
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,12 +46,16 @@ def refused(running: Running, **body: Any) -> dict[str, Any]:
     return answer.error
 
 
+def exact(values: Any) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def draw(rng: random.Random, vocab: int) -> dict[str, Any]:
     """A request over all fields that are answered at once and as a stream alike."""
-    one = rng.choice(TEXTS), [rng.randrange(vocab) for _ in range(rng.randint(1, 20))]
+    one = rng.choice(TEXTS), [*(rng.randrange(vocab) for _ in range(rng.randint(0, 19))), 70]
     prompt: Any = rng.choice(one)
     if rng.random() < 0.2:
-        prompt = [prompt, prompt[:5] or "a", prompt] if isinstance(prompt, str) else [prompt, prompt[:3]]
+        prompt = [prompt, prompt[:5] or "a", prompt] if isinstance(prompt, str) else [prompt, [9, *prompt[-3:]]]
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": rng.randint(1, 24), "seed": rng.choice((0, 7, -1, 2**63 - 1))}
 
     def maybe(chance: float, name: str, *values: Any) -> None:
@@ -127,7 +132,7 @@ def check(oracle: Oracle, body: dict[str, Any], answer: dict[str, Any]) -> None:
             continue
         found = choice["logprobs"]["token_logprobs"]
         new = found[len(ids) :] if echo else found
-        assert_close("promise", torch.tensor(new), torch.tensor(said.logprobs))
+        assert_close("promise", exact(new), exact(said.logprobs))
         labels = TokenBytes(oracle.tokenizer)
         assert choice["logprobs"]["tokens"] == [labels.label(each) for each in (ids if echo else []) + said.ids]
     usage = answer["usage"]
@@ -154,7 +159,7 @@ def test_completions_equal_the_pipeline_of_the_same_folder(server: Running, chat
 
     talk = af.pipeline("text-generation", str(chat_folder), dtype=torch.float64)
     for text in ("the cat", "the dog sat"):
-        said = talk(text, max_new_tokens=12)
+        said = talk(text, max_new_tokens=12)[0]["generated_text"]
         assert ask(server, prompt=text, max_tokens=12, temperature=0, echo=True)["choices"][0]["text"] == said
 
 
@@ -173,7 +178,7 @@ def test_completions_with_echo_and_no_new_tokens_score_the_prompt(server: Runnin
         scores = oracle.scores(tuple(ids))
         for i in range(1, len(ids)):
             own = found["token_logprobs"][i]
-            assert_close("promise", torch.tensor(own), scores[i - 1, ids[i]])
+            assert_close("promise", exact(own), scores[i - 1, ids[i]])
             best = scores[i - 1].topk(3).indices.tolist()
             assert [token for token, _ in found["top_ids"][i]] == best + [ids[i]] * (ids[i] not in best)
             # Clients compare the two with ==.
@@ -245,7 +250,7 @@ def test_completions_draw_again_with_the_same_seed_only(server: Running):
 @pytest.mark.parametrize("stop", ["t o", "sat on the", "at on the mat, and the d", " cat"])
 def test_completions_end_before_a_stop_string_that_is_split_over_tokens(server: Running, stop: str):
     text = "the cat sat on the mat, and the dog sat on the cat."
-    body = {"prompt": "x", "structured_outputs": {"choice": [text]}, "max_tokens": 64}
+    body = {"prompt": "x", "structured_outputs": {"regex": re.escape(text)}, "max_tokens": 64}
     assert ask(server, **body)["choices"][0]["text"] == text
     answer = ask(server, **body, stop=stop)["choices"][0]
     assert (answer["text"], answer["finish_reason"], answer["stop_reason"]) == (text[: text.index(stop)], "stop", stop)
@@ -254,14 +259,18 @@ def test_completions_end_before_a_stop_string_that_is_split_over_tokens(server: 
 
 
 def test_completions_pass_a_stop_string_before_min_tokens(server: Running, oracle: Oracle):
-    text = "the cat sat on the cat."
-    body = {"prompt": "x", "structured_outputs": {"choice": [text]}, "max_tokens": 64, "stop": " cat", "return_token_ids": True}
-    first = ask(server, **body)["choices"][0]
-    assert first["text"] == "the"
-    later = ask(server, **body, min_tokens=len(first["token_ids"]))["choices"][0]
-    assert (later["text"], later["stop_reason"]) == ("the cat sat on the", " cat")
-    never = ask(server, **body, min_tokens=len(oracle.tokenizer.encode(text)))["choices"][0]
-    assert never["text"] == text
+    letters = {oracle.tokenizer.encode(letter)[0] for letter in "abc"}
+    bias = {str(token): -100 for token in range(oracle.tokenizer.vocab) if token not in letters}
+    body = {"prompt": "x", "max_tokens": 40, "seed": 5, "logit_bias": bias, "ignore_eos": True}
+    text = ask(server, **body)["choices"][0]["text"]
+    assert set(text) == {*"abc"}
+    for stop in ("ab", "cc", "bca"):
+        for least in range(0, 40, 3):
+            # It may begin before so many tokens, and has to end behind them.
+            at = text.find(stop, max(0, least - len(stop) + 1))
+            choice = ask(server, **body, stop=["zz", stop], min_tokens=least)["choices"][0]
+            right = (text, "length", None) if at < 0 else (text[:at], "stop", stop)
+            assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == right
 
 
 def test_completions_end_at_stop_token_ids_and_say_which(server: Running):

@@ -92,6 +92,10 @@ def titles(page: Any, box: str) -> list[str]:
     return page.locator(f"{box} .chip").evaluate_all("chips => chips.map((chip) => chip.title)")
 
 
+def shown_ids(page: Any) -> list[int]:
+    return [int(title.split(", id ")[-1].split(",")[0]) for title in titles(page, "#write-tokens")]
+
+
 def done(page: Any, screen: str = "write") -> None:
     """Wait until what was started has ended, and all of it is drawn."""
     page.locator(f"#{screen}-{'send' if screen == 'chat' else 'go'}").wait_for()
@@ -839,12 +843,12 @@ def sent(page: Any, path: str) -> list[Any]:
 
 def test_served_page_shows_as_many_chips_as_the_server_counts(browser, serving):
     with serving() as running, visiting(browser, running, "#write&max_tokens=24&seed=3") as page:
-        with page.expect_response("**/v1/completions") as answered:
-            go_on(page, "the cat sat")
-        lines = [line[6:] for line in answered.value.text().split("\n") if line.startswith("data: {")]
-        usage = json.loads(lines[-1])["usage"]
-        page.locator("#write-tokens .chip").nth(usage["total_tokens"] - 1).wait_for()
-        assert page.locator("#write-tokens .chip").count() == usage["total_tokens"]
+        bodies = sent(page, "/v1/completions")
+        go_on(page, "the cat sat")
+        told = running.post("/v1/completions", bodies[0] | {"stream": False, "stream_options": None}).data
+        usage, (choice,) = told["usage"], told["choices"]
+        assert shown_ids(page) == [*bodies[0]["prompt"], *choice["token_ids"]]
+        assert len(shown_ids(page)) == usage["prompt_tokens"] + usage["completion_tokens"]
         assert f"{usage['completion_tokens']} new tokens" in page.inner_text("#write-status")
         assert page.locator("#write-tokens .chip:not([data-bits])").count() == 1, "all but the first are scored"
 
@@ -863,9 +867,7 @@ def test_served_page_goes_on_from_an_alternative_with_its_ids(browser, serving):
     with serving() as running, visiting(browser, running, "#write&max_tokens=6&seed=1") as page:
         bodies = sent(page, "/v1/completions")
         go_on(page)
-        before = page.locator("#write-tokens .chip").evaluate_all(
-            "chips => chips.map((chip) => +chip.title.match(/id (\\d+)/)[1])"
-        )
+        before = shown_ids(page)
         page.locator("#write-tokens .chip").nth(4).click()
         other = page.locator("#write-panel li:not(.given)").nth(5)
         wanted = int(other.get_attribute("title").split(", id ")[1].split(":")[0])
@@ -878,7 +880,7 @@ def test_served_page_goes_on_from_an_alternative_with_its_ids(browser, serving):
 
 def test_served_page_that_is_stopped_frees_its_seat(browser, serving, tmp_path):
     tokenizer = train_bpe([TEXT], 300)
-    spec = af.spec(SPEC, {"vocab": tokenizer.vocab, "context": 16384})
+    spec = af.spec(SPEC | {"vocab": tokenizer.vocab, "context": 16384})
     af.save(randomise(af.build(spec), 0).eval(), tmp_path / "long")
     tokenizer.save(tmp_path / "long")
     with (
@@ -942,20 +944,19 @@ def test_served_page_looks_inside_and_compares(browser, serving):
 
 
 def test_served_page_compares_two_servers_of_one_model_without_a_difference(browser, serving):
-    with serving() as here:
-        with serving(cors_origins=(here.base_url,)) as there:
-            # Whoever starts a server decides whom its page may ask; here it is the browser that lets it.
-            context = browser.new_context(bypass_csp=True)
-            page = context.new_page()
-            page.goto(f"{here.base_url}/#compare&prompt=the+cat+sat+on+the+mat")
-            page.locator("html[data-ready=yes]").wait_for(state="attached")
-            page.fill("#compare-url", there.base_url)
-            page.click("#compare-score")
-            page.locator("#compare-apart .chip").nth(3).wait_for()
-            shown = page.locator("#compare-apart .chip[data-bits]").evaluate_all(
-                "chips => chips.map((chip) => chip.dataset.bits)"
-            )
-            context.close()
+    with serving() as here, serving(cors_origins=(here.base_url,)) as there:
+        # Whoever starts a server decides whom its page may ask; here it is the browser that lets it.
+        context = browser.new_context(bypass_csp=True)
+        page = context.new_page()
+        page.goto(f"{here.base_url}/#compare&prompt=the+cat+sat+on+the+mat")
+        page.locator("html[data-ready=yes]").wait_for(state="attached")
+        page.fill("#compare-url", there.base_url)
+        page.click("#compare-score")
+        page.locator("#compare-apart .chip").nth(3).wait_for()
+        shown = page.locator("#compare-apart .chip[data-bits]").evaluate_all(
+            "chips => chips.map((chip) => chip.dataset.bits)"
+        )
+        context.close()
     assert shown
     assert set(shown) == {"+0.0"}
 

@@ -13,7 +13,7 @@ from typing import Any
 PROGRAM = Path(__file__).with_name("compile_worker.py")
 PATIENCE = 30.0
 """Seconds on the clock after which the process is given up, however little it could compute in them."""
-STUCK = "takes more than {seconds:g} seconds to compile; make it simpler"
+STUCK = "takes more than {seconds:g} seconds{where} to compile; make it simpler"
 BROKEN = "nests too deeply, or takes too much memory to compile; make it simpler"
 TIMER = getattr(signal, "SIGPROF", None)
 """With what the process ends that has computed for too long."""
@@ -35,8 +35,10 @@ class Fence:
             said, ended = self._ask(line)
         if said is not None:
             return said
-        late = ended is None or (TIMER is not None and ended == -TIMER)
-        return {"wrong": STUCK.format(seconds=seconds) if late else BROKEN}
+        if ended is None:
+            return {"wrong": STUCK.format(seconds=PATIENCE, where=" on the clock")}
+        computed = TIMER is not None and ended == -TIMER
+        return {"wrong": STUCK.format(seconds=seconds, where="") if computed else BROKEN}
 
     def close(self) -> int | None:
         """End the process, if there is one; how it had ended before, if it had."""

@@ -99,6 +99,9 @@ class ChatAnswer:
         found = chat_logprobs(choice.take_entries(), self.context.texts.bytes_of, ids=self.with_ids)
         return {"content": found, "refusal": None}
 
+    def _ids(self, choice: Choice) -> dict[str, Any]:
+        return {"token_ids": choice.take_ids()} if self.with_ids else {}
+
     async def events(self) -> AsyncIterator[bytes]:
         """The answer while it is made."""
         options = self.data["stream_options"] or {}
@@ -132,14 +135,13 @@ class ChatAnswer:
                     if plain and piece:
                         parts.append(f"{heads[choice.index]}{quoted(piece)}{tail}")
                     elif piece:
-                        shown = {"token_ids": output.ids} if self.with_ids else {}
-                        parts.append(event(choice, {"content": piece}, logprobs=self._logprobs(choice), **shown))
+                        parts.append(event(choice, {"content": piece}, logprobs=self._logprobs(choice), **self._ids(choice)))
                     parts += [event(choice, {"tool_calls": [tool_call(call, i)]}) for i, call in enumerate(calls)]
                     if output.finish_reason is not None:
                         reason = "tool_calls" if calls else choice.finish_reason
-                        left = self._logprobs(choice) if choice.new else None
+                        left = {"logprobs": self._logprobs(choice) if choice.new else None} | self._ids(choice)
                         parts.append(
-                            event(choice, {}, finish_reason=reason, stop_reason=choice.stop_reason, logprobs=left)
+                            event(choice, {}, finish_reason=reason, stop_reason=choice.stop_reason, **left)
                         )
             if parts:
                 yield "".join(parts).encode()

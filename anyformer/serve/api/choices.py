@@ -15,7 +15,7 @@ from anyformer.serve.text.logprobs import Entry
 class Choice:
     """One answer to one prompt."""
 
-    __slots__ = ("_detokenizer", "_held", "_keeps", "_shown", "_stop_ids", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
+    __slots__ = ("_detokenizer", "_held", "_keeps", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Choice:
         self._shown = shown or {}
         """Special tokens that are written out, as tool calls begin with one in some models."""
         self._held = ""
+        self._taken = 0
 
     def push(self, output: Output) -> str:
         """Take what a step did; the text that can be sent now."""
@@ -65,6 +66,11 @@ class Choice:
     def _written(self, token: int) -> str:
         name = self._shown.get(token)
         return self._detokenizer.push(token) if name is None else self._detokenizer.push(token) + name
+
+    def take_ids(self) -> list[int]:
+        """Tokens that were not sent yet."""
+        found, self._taken = self.ids[self._taken :], len(self.ids)
+        return found
 
     def take_entries(self) -> list[Entry]:
         """Log-probabilities that were not sent yet."""

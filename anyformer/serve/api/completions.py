@@ -105,10 +105,14 @@ class Answer:
             "logprobs": _joined(before["logprobs"], after), "finish_reason": _reason(choice, scoring),
             "stop_reason": None if scoring else choice.stop_reason,
         }  # fmt: skip
+        ids = {"token_ids": [] if scoring else choice.ids} if self.with_ids else {}
+        return made | self._of_prompt(job) | ids
+
+    def _of_prompt(self, job: Job) -> dict[str, Any]:
+        """What was asked for of the prompt, beside its text."""
+        made: dict[str, Any] = {"prompt_token_ids": job.prompt} if self.with_ids else {}
         if job.prompt_logprobs is not None and self.data["prompt_logprobs"] is not None:
             made["prompt_logprobs"] = vllm_prompt_logprobs(job.prompt_logprobs, self.context.texts.bytes_of)
-        if self.with_ids:
-            made |= {"prompt_token_ids": job.prompt, "token_ids": [] if scoring else choice.ids}
         return made
 
     def _echoed(self, job: Job, choice: Choice) -> dict[str, Any]:
@@ -136,21 +140,22 @@ class Answer:
         begin = dumps(self.head)[:-1]
         tail = ',"logprobs":null,"finish_reason":null}]' + (',"usage":null}\n\n' if ends else "}\n\n")
         heads = {c.index: f'data: {begin},"choices":[{{"index":{c.index},"text":' for c in self.jobs.choices}
-        echoed: set[int] = set()
+        begun: set[int] = set()
         async for batch in self.jobs.outputs():
             parts: list[str] = []
             for job, output in batch:
                 scoring = job.sampling.max_tokens == 0
                 for choice, piece in job.apply(output):
-                    if self.echo and choice.index not in echoed:
-                        echoed.add(choice.index)
-                        parts.append(self._event(choice, self._first(job, choice), counts, ends))
+                    if choice.index not in begun:
+                        begun.add(choice.index)
+                        if first := self._first(job, choice):
+                            parts.append(self._event(choice, first, counts, ends))
                     if scoring:
                         piece = ""
                     if plain and piece:
                         parts.append(f"{heads[choice.index]}{quoted(piece)}{tail}")
-                    elif not plain and not scoring and (piece or choice.new or output.finish_reason is None):
-                        parts.append(self._event(choice, self._piece(choice, piece, output.ids), counts, ends))
+                    elif not plain and not scoring:
+                        parts.append(self._event(choice, self._piece(choice, piece), counts, ends))
                     if output.finish_reason is not None:
                         last = {"text": "", "logprobs": None, "finish_reason": _reason(choice, scoring), "stop_reason": choice.stop_reason}  # fmt: skip
                         parts.append(self._event(choice, last, counts, ends))
@@ -161,12 +166,14 @@ class Answer:
         yield DONE
 
     def _first(self, job: Job, choice: Choice) -> dict[str, Any]:
-        ids = {"prompt_token_ids": job.prompt, "token_ids": []} if self.with_ids else {}
-        return self._echoed(job, choice) | {"finish_reason": None} | ids
+        """What comes before the answer: the prompt, as far as it was asked for."""
+        made = (self._echoed(job, choice) if self.echo else {}) | self._of_prompt(job)
+        ids = {"token_ids": []} if self.with_ids else {}
+        return {"text": "", "logprobs": None, "finish_reason": None} | made | ids if made else {}
 
-    def _piece(self, choice: Choice, piece: str, ids: list[int]) -> dict[str, Any]:
+    def _piece(self, choice: Choice, piece: str) -> dict[str, Any]:
         found = self._logprobs(choice) if self.logprobs else None
-        shown = {"token_ids": ids} if self.with_ids else {}
+        shown = {"token_ids": choice.take_ids()} if self.with_ids else {}
         return {"text": piece, "logprobs": found, "finish_reason": None} | shown
 
     def _event(self, choice: Choice, made: dict[str, Any], counts: Any, ends: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyformer import __version__
+from anyformer.registry import own_version
 from anyformer.serve.config import ServeConfig
 from anyformer.serve.engine.client import EngineClient, EngineFacts
 from anyformer.serve.errors import ApiError
@@ -31,7 +31,7 @@ class Context:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Sampling parameters where a request says nothing."""
     created: int = field(default_factory=lambda: int(time.time()))
-    fingerprint: str = f"b-anyformer-{__version__}"
+    fingerprint: str = f"b-anyformer-{own_version()}"
 
     @property
     def facts(self) -> EngineFacts:

@@ -1,6 +1,6 @@
 """For those who run the server: health, metrics, version, settings and what is under way."""
 
-from anyformer import __version__
+from anyformer.registry import own_version
 from anyformer.serve.api.context import Context
 from anyformer.serve.api.native_answer import generation_settings
 from anyformer.serve.errors import ApiError
@@ -55,7 +55,7 @@ class OperationsApi:
 
     async def version(self, request: HttpRequest) -> Reply:
         """GET /version."""
-        return Reply({"version": __version__})
+        return Reply({"version": own_version()})
 
     async def props(self, request: HttpRequest) -> Reply:
         """GET /props: llama.cpp's description of the server. No path of the machine is told, only the model's last name."""

@@ -16,7 +16,7 @@ from anyformer.generation.engine import Engine, Request, RequestOutput
 from anyformer.generation.guided.compiled import CompiledGrammar
 from anyformer.generation.pipelines.source import Source
 from anyformer.serve.config import ServeConfig
-from anyformer.serve.engine.embedding import EmbedJob, Embedder
+from anyformer.serve.engine.embedding import Embedder, EmbedJob
 from anyformer.serve.engine.grammars import Grammars
 from anyformer.serve.engine.load import load_engine
 from anyformer.serve.engine.messages import Message

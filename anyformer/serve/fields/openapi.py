@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from anyformer import __version__
+from anyformer.registry import own_version
 from anyformer.serve.http.reply import HttpRequest, Reply, Route, RouteTable
 
 PATH = "/openapi.json"
@@ -47,7 +47,7 @@ def openapi(routes: RouteTable, *, keys: bool = False) -> dict[str, Any]:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "anyformer serve", "version": __version__},
+        "info": {"title": "anyformer serve", "version": own_version()},
         "paths": paths,
         "components": components,
     }

@@ -37,10 +37,24 @@ class Offsets:
 
     def push(self, token: int) -> int:
         """The character at which a token begins."""
+        if token in self._silent:
+            return self.at
+        raw, half = self._bytes_of(token), self._decoder.getstate()[0]
+        if half and raw and not _goes_on(half, raw[:1]):
+            # What was begun before is no character, and is shown as such.
+            self.at += len(self._decoder.decode(b"", final=True))
         before = self.at
-        if token not in self._silent:
-            self.at += len(self._decoder.decode(self._bytes_of(token)))
+        self.at += len(self._decoder.decode(raw))
         return before
+
+
+def _goes_on(half: bytes, byte: bytes) -> bool:
+    """Whether a byte belongs to the character that some bytes begin."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(half + byte)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def completion_logprobs(
