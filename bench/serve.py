@@ -39,6 +39,8 @@ SMALL = {
 }  # fmt: skip
 LARGE = {"vocab": 151936}
 ROOT = Path(__file__).resolve().parent.parent
+PATHS = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS)}
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -79,7 +81,7 @@ class Server:
         self.began = time.perf_counter()
         self.process = subprocess.Popen(
             (["taskset", "-c", pin] if pin else []) + words,
-            stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
         )  # fmt: skip
         line = ""
         while not (found := re.search(r"http://([\d.]+):(\d+)", line)):
@@ -182,7 +184,7 @@ class Alone:
     def __init__(self, folder, slots, length, device, pin=None, threads=None):
         words = (["taskset", "-c", pin] if pin else []) + [sys.executable, "-c", ENGINE]
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
         )
         given = {"folder": str(folder), "slots": slots, "length": length, "device": device, "threads": threads}
         self._say(given)
@@ -223,28 +225,25 @@ def throughput(folder, vocab, given):
     flags += ["--max-connections-per-address", "1000"] + ([] if cuda else ["--threads", "1"])
     if not cuda:
         os.sched_setaffinity(0, {1})
-    best = {}
     alone = Alone(folder, slots, length, given.device, pins[0], None if cuda else 1)
     alone.run(prompts, [2 + i // 8 for i in range(slots)])
-    ways = {"HTTP, one process": [], "HTTP, front end apart": ["--front-end-process"]}
+    ways = {"one process": [], "front end apart": ["--front-end-process"]}
     for name, more in ways.items() if cuda or given.apart else list(ways.items())[:1]:
+        rates = []
         with serving(folder, *flags, *more, pin=pins[0]) as server:
             asyncio.run(all_streams(server, prompts, [2 + i // 8 for i in range(slots)]))
             for _ in range(given.rounds):
-                # Other tokens in each round, as the server keeps prefixes that it knows.
+                # Other tokens in each round, as the server keeps prefixes that it knows; the same ones for both.
                 prompts, news = mix(slots, low, high, vocab, random.randrange(2**30))
-                seconds = alone.run(prompts, news)[0]
-                best["engine"] = max(best.get("engine", 0), sum(news) / seconds)
+                engine = sum(news) / alone.run(prompts, news)[0]
                 before = server.cpu(thread=True)
-                best[name] = max(best.get(name, 0), asyncio.run(all_streams(server, prompts, news)))
-                used = (server.cpu(thread=True) - before) / sum(news)
-                print(
-                    f"  round: engine {sum(news) / seconds:,.0f} tokens/s; event loop {1e6 * used:.0f} us CPU per token"
-                )
+                http = asyncio.run(all_streams(server, prompts, news))
+                used = 1e6 * (server.cpu(thread=True) - before) / sum(news)
+                rates.append((http / engine, http, engine))
+                print(f"  round: engine {engine:,.0f}, HTTP {http:,.0f} tokens/s, {http / engine:.3f}; event loop {used:.0f} us CPU per token", flush=True)  # fmt: skip
+        share, http, engine = max(rates)
+        print(f"{slots} streams on {given.device}, {name}: best of {given.rounds}: {http:,.0f} of {engine:,.0f} tokens/s = {share:.3f}; median {sorted(rates)[len(rates) // 2][0]:.3f}", flush=True)  # fmt: skip
     alone.close()
-    print(f"{slots} streams on {given.device}: engine alone {best['engine']:,.0f} tokens/s")
-    for name, rate in best.items():
-        print(f"  {name}: {rate:,.0f} tokens/s, {rate / best['engine']:.3f} of the engine alone")
 
 
 def latency(folder, vocab, given):
@@ -279,12 +278,12 @@ def start(folder, given):
     times = []
     for _ in range(5):
         began = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "anyformer", "serve", "--help"], stdout=subprocess.DEVNULL, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
+        subprocess.run([sys.executable, "-m", "anyformer", "serve", "--help"], stdout=subprocess.DEVNULL, check=True, env=ENVIRONMENT)  # fmt: skip
         times.append(time.perf_counter() - began)
     print(f"anyformer serve --help: {1e3 * min(times):.0f} ms (best of 5)")
     began = time.perf_counter()
     load = f"import time, anyformer as af; af.load({str(folder)!r}); af.tokenizer({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", load], check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    subprocess.run([sys.executable, "-c", load], check=True, env=ENVIRONMENT)
     plain = time.perf_counter() - began
     with serving(folder) as server:
         before, idle = server.cpu(), 10.0

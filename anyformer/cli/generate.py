@@ -213,10 +213,10 @@ class _Writer:
         self, model: Model, tokenizer: Tokenizer, read: Prompt, prompt: str | None, given: argparse.Namespace
     ) -> None:
         from anyformer.generation.params.stop import StopText
-        from anyformer.generation.text.detokenizer import Detokenizer
+        from anyformer.generation.text.detokenizer import detokenizer
 
         seq2seq = model.spec.topology == "encoder-decoder"
-        text = Detokenizer(tokenizer, () if seq2seq else read.ids, repeated=read.repeated)
+        text = detokenizer(tokenizer, () if seq2seq else read.ids, repeated=read.repeated)
         self.stream = StopText(text, given.stop or (), least=given.min_new_tokens or 0)
         self.stops, self.shows = model.spec.ids.eos, not given.json
         self.before = "" if prompt is None or seq2seq else prompt

@@ -60,8 +60,10 @@ def stdin_text(given: str) -> str:
     return read_text(given).removesuffix("\n").removesuffix("\r") if given == STDIN else given
 
 
-def check_folder(path: str) -> Path:
-    """The folder of a model, or an error that says what is there instead."""
+def check_folder(path: str, *, fetch: bool = True) -> Path:
+    """The folder of a model, or an error that says what is there instead. Without `fetch`, a name of the hub is left to
+    whoever reads it.
+    """
     from anyformer.families.gguf.header import is_gguf
     from anyformer.families.io import HUB_NAME, check_weights, find_folder
 
@@ -74,6 +76,8 @@ def check_folder(path: str) -> Path:
         if folder.exists() or folder.parent.is_dir() or not HUB_NAME.fullmatch(path):
             what = "is a file" if folder.exists() else "there is no such folder"
             raise InputError(f"{path}: {what}; give {FOLDER}")
+        if not fetch:
+            return folder
         folder = find_folder(path)
     if not any((folder / name).is_file() for name in ("spec.toml", "config.json", "model.safetensors")):
         raise InputError(f"{path}: holds no model (no spec.toml and no config.json); give {FOLDER}")

@@ -11,15 +11,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.model import DTYPES, FOLDER
+from anyformer.cli.model import DTYPES, FOLDER, check_folder, working
 from anyformer.cli.parser import Command, add_ignore_keys, flag, number, option, whole
-from anyformer.errors import CapabilityError, InputError
+from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.serve.config import Limits, ServeConfig
+    from anyformer.serve.engine.messages import EngineFacts
+    from anyformer.serve.http.listen import Server
 
 RUNS = Path("runs")
 KEY = "ANYFORMER_API_KEY"
@@ -55,6 +58,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--no-share", "compute equal beginnings of prompts each time")
     option(parser, "--pooling", "how /v1/embeddings makes one vector of a text", POOLING)
     option(parser, "--chat-template", "a file with the chat template, instead of the model's own", "FILE")
+    option(parser, "--default-chat-template-kwargs", 'variables of the chat template where a request says nothing, e.g. {"enable_thinking": false}', "JSON", default="{}")  # fmt: skip
     option(parser, "--default", "a sampling parameter where a request says nothing, e.g. temperature=0.7", "NAME=VALUE", action="append", default=[])  # fmt: skip
     option(parser, "--cors-origins", "an origin whose pages may ask, whole; may be given several times", "ORIGIN", action="append", default=[])  # fmt: skip
     option(parser, "--allowed-hosts", "a further name of this server (Host header); may be given several times", "NAME", action="append", default=[])  # fmt: skip
@@ -75,7 +79,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(given: argparse.Namespace) -> int:
     """Serve."""
     if given.tensor_parallel_size > 1:
-        raise CapabilityError(
+        raise InputError(
             f"--tensor-parallel-size {given.tensor_parallel_size}: the engine runs a model on one device; its KV blocks are "
             "not divided among several. Serve a quantised model (--quantize int8), or start one server for each GPU "
             "(--device cuda:1) behind a load balancer"
@@ -83,16 +87,28 @@ def _run(given: argparse.Namespace) -> int:
     if given.model is None:
         return _offer()
     config = read_config(given)
+    for path in filter(None, (given.model, given.draft)):
+        # A folder of sentence-transformers may hold the model in one of its own.
+        if not (Path(path) / "modules.json").is_file():
+            check_folder(path, fetch=False)
     from anyformer.serve.server import serve
 
-    return serve(config, lambda server: _ready(config, server))
+    with ExitStack() as spinner:
+        spinner.enter_context(working(f"reading {given.model}"))
+
+        def ready(server: Server, facts: EngineFacts) -> None:
+            spinner.close()
+            sys.stderr.write(f"anyformer: {given.model} at {server.url} ({_offered(facts)}); Ctrl-C ends it\n")
+            sys.stderr.flush()
+
+        return serve(config, ready)
 
 
-def _ready(config: ServeConfig, server: Any) -> None:
-    sys.stderr.write(
-        f"anyformer: {config.model} at {server.url} (a page, and the OpenAI API under /v1); Ctrl-C ends it\n"
-    )
-    sys.stderr.flush()
+def _offered(facts: EngineFacts) -> str:
+    """What can be asked of a model."""
+    if facts.generates:
+        return "a page, and the OpenAI API under /v1"
+    return f"an {facts.topology}, which continues no text: it serves /v1/embeddings"
 
 
 def _offer() -> int:
@@ -116,6 +132,7 @@ def read_config(given: argparse.Namespace) -> ServeConfig:
         max_model_len=given.max_model_len, num_blocks=given.num_blocks, kv_cache_dtype=given.kv_cache_dtype,
         max_num_batched_tokens=given.max_num_batched_tokens, batch_invariant=given.batch_invariant,
         enable_prefix_caching=not given.no_share, pooling=given.pooling, chat_template=given.chat_template,
+        chat_template_kwargs=read_kwargs(given.default_chat_template_kwargs),
         defaults=read_defaults(given.default), any_model=given.any_model, metrics=not given.no_metrics, slots=given.slots,
         front_end_process=given.front_end_process, ignore_keys=tuple(given.ignore_keys), threads=given.threads, log=given.log,
         limits=_limits(given),
@@ -134,14 +151,31 @@ def read_keys(path: str | None) -> tuple[str, ...]:
     single = os.getenv(KEY)
     if path is None:
         return (single,) if single else ()
+    if single:
+        raise InputError(f"--api-key-file: there is a key in ${KEY} too; give keys in one place")
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # Editors of Windows begin a file with a mark, which is no part of its first key.
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--api-key-file: {path}: can't be read: {error}") from error
-    keys = tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+    stripped = [line.strip() for line in lines]
+    keys = tuple(line for line in stripped if line and not line.startswith("#"))
     if not keys:
         raise InputError(f"--api-key-file: {path}: holds no key; write one in each line")
     return keys
+
+
+def read_kwargs(given: str) -> tuple[tuple[str, Any], ...]:
+    """Variables of the chat template."""
+    import json
+
+    try:
+        found = json.loads(given)
+    except ValueError as error:
+        raise InputError(f"--default-chat-template-kwargs: {given!r} is no JSON: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(value, str | int | float) for value in found.values()):
+        raise InputError(f"--default-chat-template-kwargs: {given!r} is no object of texts, numbers and true or false")
+    return tuple(found.items())
 
 
 def read_defaults(given: list[str]) -> tuple[tuple[str, Any], ...]:
@@ -150,11 +184,13 @@ def read_defaults(given: list[str]) -> tuple[tuple[str, Any], ...]:
 
     from anyformer.serve.config import Limits
     from anyformer.serve.fields.kinds import Wrong, near
-    from anyformer.serve.fields.sampling import Bounds, sampling_fields
+    from anyformer.serve.fields.sampling import TOKENS, Bounds, sampling_fields
 
     bounds = Bounds(limits=Limits(), vocab=2**31, input_vocab=2**31, room=2**31, slots=1)
     names = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")  # fmt: skip
-    known = {field.name: field.kind for field in sampling_fields(bounds) if field.name in names}
+    known = {field.name: field.kind for field in sampling_fields(bounds) if field.name in names} | {
+        "max_tokens": TOKENS
+    }
     found: list[tuple[str, Any]] = []
     for text in given:
         name, equals, value = text.partition("=")
@@ -163,9 +199,13 @@ def read_defaults(given: list[str]) -> tuple[tuple[str, Any], ...]:
                 f"--default: {text!r} is not NAME=VALUE with one of {', '.join(known)}{near(name, list(known))}"
             )
         try:
-            found.append((name, known[name].read(json.loads(value), name)))
-        except (ValueError, Wrong) as error:
-            raise InputError(f"--default: {text!r}: {error}") from error
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        try:
+            found.append((name, known[name].read(parsed, name)))
+        except Wrong as error:
+            raise InputError(f"--default: {error}") from error
     return tuple(found)
 
 

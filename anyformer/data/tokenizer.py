@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import tokenizers
@@ -19,6 +19,9 @@ from anyformer.errors import DataError, InputError, nearest
 from anyformer.families.gguf.header import is_gguf
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from anyformer.data.token_bytes import TokenBytes
 
 SOURCE = "source_tokenizer.json"
 """The tokenizer of the source, where that has a vocabulary of its own; FILE is then the target's."""
@@ -82,6 +85,8 @@ class Tokenizer:
             decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
             self.spells_bytes = b"ByteLevel" in decoder
             """Whether a token is written with one sign for each byte."""
+            self.joins_bytes = b'"type":"ByteLevel"' in decoder.replace(b" ", b"") and b"Sequence" not in decoder
+            """Whether the text of tokens is nothing but their bytes, one after the other."""
             names = [f"<0x{byte:02X}>" for byte in range(256)] if b"ByteFallback" in decoder else []
             self.byte_tokens = frozenset(i for name in names if (i := inner.token_to_id(name)) is not None)
             """Ids of tokens that stand for one byte of a character that has no token (`<0x0A>`)."""
@@ -166,6 +171,13 @@ class Tokenizer:
                 single=single, pair=None, special_tokens=[(each, copy.token_to_id(each)) for each in names]
             )
         return type(self)(copy, published=self.published, named=self.named, splits=self.inner.encode_special_tokens)
+
+    @cached_property
+    def token_bytes(self) -> "TokenBytes":
+        """The bytes of single tokens."""
+        from anyformer.data.token_bytes import TokenBytes
+
+        return TokenBytes(self)
 
     @cached_property
     def literal(self) -> tokenizers.Tokenizer:

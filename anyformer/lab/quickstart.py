@@ -21,7 +21,7 @@ from anyformer.errors import AnyformerError, DataError, InputError
 from anyformer.explain.difference import Difference, difference
 from anyformer.files import NewFolder, settle
 from anyformer.generation.generate import generate
-from anyformer.generation.text.detokenizer import Detokenizer
+from anyformer.generation.text.detokenizer import detokenizer
 from anyformer.generation.text.prompt import read_prompt
 from anyformer.lab.quickstart_plan import LEAST, Budget, Plan, left_for_steps
 from anyformer.model.build import build
@@ -311,7 +311,7 @@ class Quickstart:
     def sample(self, new_tokens: int = 120) -> Iterator[str]:
         """A sample, piece by piece, the prompt first. The same weights say the same thing."""
         read = read_prompt(self.spec, self.tokenizer, self.prompt)
-        stream = Detokenizer(self.tokenizer, read.ids, repeated=read.repeated)
+        stream = detokenizer(self.tokenizer, read.ids, repeated=read.repeated)
         yield self.prompt or ""
         room = min(new_tokens, self.spec.context - len(read.ids))
         if room < 1:

@@ -1,6 +1,7 @@
 """Everything that `anyformer serve` can be told: where it listens, what it serves, and its limits."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 MIB = 2**20
@@ -80,6 +81,8 @@ class ServeConfig:
     """Of /v1/embeddings: mean, cls, last or none. None: what the model's folder says, else mean of an encoder, last of a decoder."""
     chat_template: str | None = None
     """A file with the chat template, instead of the model's own."""
+    chat_template_kwargs: tuple[tuple[str, Any], ...] = ()
+    """Variables of the chat template where a request says nothing, such as ("enable_thinking", False)."""
     defaults: tuple[tuple[str, Any], ...] = ()
     """Sampling parameters where a request says nothing, such as ("temperature", 0.8)."""
     any_model: bool = False
@@ -95,3 +98,10 @@ class ServeConfig:
     log: str = "text"
     """How requests are logged: text, json or none."""
     limits: Limits = Limits()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the model: those that were given, else that of its folder, or org/name of the hub."""
+        place = Path(self.model)
+        own = place.resolve().name.removesuffix(".gguf") if place.exists() else self.model
+        return self.served_model_name or (own,)

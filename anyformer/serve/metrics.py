@@ -72,7 +72,7 @@ class Metrics:
         self.prompt_tokens, self.generation_tokens = Histogram(tokens), Histogram(tokens)
         self.max_tokens, self.asked_tokens = Histogram(tokens), Histogram(tokens)
         self.n, self.iteration = Histogram(ANSWERS), Histogram(STEP)
-        self.finished = dict.fromkeys(REASONS, 0)
+        self.finished: dict[str, int] = dict.fromkeys(REASONS, 0)
         """Answers by how they ended."""
         self.refused = 0
         """Requests that found the queue full."""

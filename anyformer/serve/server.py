@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import socket
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,12 @@ from anyformer.serve.config import ServeConfig
 if TYPE_CHECKING:
     from anyformer.serve.api.context import Context
     from anyformer.serve.engine.client import EngineClient
+    from anyformer.serve.engine.messages import EngineFacts
     from anyformer.serve.http.app import App
     from anyformer.serve.http.listen import Server
 
 
-def serve(config: ServeConfig, on_ready: Callable[[Server], None] | None = None) -> int:
+def serve(config: ServeConfig, on_ready: Callable[[Server, EngineFacts], None]) -> int:
     """Serve until a signal comes; the exit status. `on_ready` is called when the first request can be sent."""
     check(config)
     from anyformer.serve.http.listen import bind
@@ -31,9 +33,13 @@ def serve(config: ServeConfig, on_ready: Callable[[Server], None] | None = None)
         log_to_stderr(config.log)
         from anyformer.serve.engine.client import open_engine
 
+        if not config.front_end_process:
+            # The engine gives the interpreter away with every kernel that it launches, and would get it back only after
+            # Python's 5 ms while the event loop is busy: a step launches hundreds.
+            sys.setswitchinterval(SWITCH_SECONDS)
         client = open_engine(config)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(serve_engine(config, client, sock, on_ready))
+            return runner.run(serve_engine(config, client, sock, lambda server: on_ready(server, client.facts)))
 
 
 def check(config: ServeConfig) -> None:

@@ -55,15 +55,18 @@ def mask_of(guide: Guide, new: list[int], vocab: int = len(PIECES) + 1) -> set[i
     return {*np.unpackbits(guide.mask(new), bitorder="little")[:vocab].nonzero()[0].tolist()}
 
 
-def fits(value: Any, schema: Any) -> bool:
+def fits(value: Any, schema: Any, root: Any = None) -> bool:
     """Whether a value is what a schema says, for the keywords that the tests use."""
+    root = schema if root is None else root
     if isinstance(schema, bool):
         return schema
+    if schema.get("$ref") == "#":
+        return fits(value, root, root)
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": int | float, "boolean": bool, "null": type(None)}  # fmt: skip
     kind = schema.get("type")
     if kind is not None and (not isinstance(value, kinds[kind]) or (kind in ("integer", "number") and isinstance(value, bool))):  # fmt: skip
         return False
-    if "anyOf" in schema and not any(fits(value, each) for each in schema["anyOf"]):
+    if "anyOf" in schema and not any(fits(value, each, root) for each in schema["anyOf"]):
         return False
     if "enum" in schema and value not in schema["enum"]:
         return False
@@ -71,11 +74,11 @@ def fits(value: Any, schema: Any) -> bool:
         return False
     if isinstance(value, dict):
         known, other = schema.get("properties", {}), schema.get("additionalProperties", True)
-        inside = all(fits(each, known.get(name, other)) for name, each in value.items())
+        inside = all(fits(each, known.get(name, other), root) for name, each in value.items())
         return inside and {*schema.get("required", ())} <= value.keys()
     if isinstance(value, list):
         enough = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
-        return enough and all(fits(each, schema.get("items", True)) for each in value)
+        return enough and all(fits(each, schema.get("items", True), root) for each in value)
     if isinstance(value, str):
         enough = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
         return enough and re.search(schema.get("pattern", ""), value) is not None

@@ -68,7 +68,7 @@ def test_description_becomes_a_frozen_grammar_by_its_kind():
         ({"regex": "a("}, "regex: unclosed group"),
         ({"regex": "(?=a)"}, "regex: look-around"),
         ({"grammar": "start: foo"}, 'lark: line 1, column 8: unknown name: "foo"'),
-        ({"grammar": '\n\nstart: "a" %'}, "lark: line 3, column 12: "),
+        ({"grammar": '\n\nstart: "a" %'}, "lark: line 3, column 13: lexer error"),
         ({"grammar": "root ::= (foo"}, r"gbnf: Expected '\)'"),
         ({"grammar": 'toor ::= "a"'}, "gbnf: No 'root' rule found"),
         ({"grammar": "root ::= " + "(" * 20_000}, "gbnf: is nested too deeply"),
@@ -86,6 +86,14 @@ def test_description_becomes_a_frozen_grammar_by_its_kind():
 def test_grammar_that_is_none_is_refused_with_its_reason(given, words):
     with pytest.raises(af.InputError, match=f"^guided: (?:{words})"):
         compiled(given)
+
+
+def walk(guide: Guide, steps: int = 20) -> None:
+    """Say anything that is allowed."""
+    rng, new, done = random.Random(0), list[int](), False
+    while not done and len(new) < steps:
+        new.append(rng.choice(sorted(mask_of(guide, new, 300) - {0})))
+        done = guide.advance(new)
 
 
 STACKED = "start: a0\n" + "\n".join(f"a{i}: a{i + 1}" for i in range(4000)) + '\na4000: "a"'
@@ -122,34 +130,24 @@ for _ in range(100):
     ids=lambda given: json.dumps(given)[:40],
 )  # fmt: skip
 def test_hostile_grammar_is_compiled_or_refused_and_the_next_one_is_served(given):
-    words = byte_words()
+    refused = ""
     try:
-        guide = Guide(compiled(given, words, vocab=300, limits=GrammarLimits(seconds=0.25)), (0,))
+        walk(Guide(compiled(given, byte_words(), vocab=300, limits=GrammarLimits(seconds=0.25)), (0,)))
     except af.InputError as error:
-        assert str(error).startswith("guided: ")
-        assert len(str(error)) < 600
-    else:
-        rng, new = random.Random(0), list[int]()
-        done = False
-        while not done and len(new) < 20:
-            new.append(rng.choice(sorted(mask_of(guide, new, 300) - {0})))
-            try:
-                done = guide.advance(new)
-            except af.InputError as error:
-                assert "can't be followed any further" in str(error)
-                break
+        refused = str(error)
+    assert re.fullmatch("|guided: .{,600}", refused)
     assert mask_of(Guide(compiled({"regex": "ab"}), ()), []) == {1, PIECES.index("ab") + 1}
 
 
 @pytest.mark.parametrize("place", ["http://localhost:9/x", "https://example.com/a.json", "file:///etc/passwd"])
 def test_schema_that_refers_to_another_place_is_refused_and_nothing_is_fetched(place):
-    with pytest.raises(af.InputError, match="guided: json_schema: Resource .* does not fetch resources"):
+    with pytest.raises(af.InputError, match=r"guided: json_schema: Resource .* does not fetch resources"):
         compiled({"json_schema": {"$ref": place}})
 
 
 def test_grammar_that_takes_too_long_is_refused_by_the_limit_that_was_given():
     slow = {"json_schema": {"type": "integer", "multipleOf": 123456789}}
-    with pytest.raises(af.InputError, match="guided: json_schema: takes more than 0.05 seconds to compile"):
+    with pytest.raises(af.InputError, match=r"guided: json_schema: takes more than 0\.05 seconds to compile"):
         compiled(slow, limits=GrammarLimits(seconds=0.05))
     with pytest.raises(af.InputError, match="guided: lark: nests too deeply, or takes too much memory"):
         compiled({"grammar": STACKED})
@@ -263,15 +261,19 @@ def test_mask_is_that_of_all_texts_one_by_one(expression, stop):
                 break
             new.append(rng.choice(going))
             said += PIECES[new[-1] - 1]
-            try:
-                complete = guide.advance(new)
-            except af.InputError as error:
-                assert "none of this vocabulary goes on" in str(error)
-                assert allowed(language, said, stop) == set()
+            if not allowed(language, said, stop) and said not in language and len(said) <= 4:
+                with pytest.raises(af.InputError, match="none of this vocabulary goes on"):
+                    guide.advance(new)
                 break
-            if complete:
+            if guide.advance(new):
                 assert said in language
                 break
+
+
+def test_guide_that_takes_too_long_for_a_token_gives_up():
+    guide = Guide(compiled({"regex": "a+"}, limits=GrammarLimits(step_seconds=0.0)), (0,))
+    with pytest.raises(af.InputError, match=r"guided: regex: token 1 took .* s of a processor, more than 0; make it"):
+        guide.advance([1])
 
 
 def test_guide_after_an_interrupted_step_reads_its_tokens_again():
@@ -284,7 +286,7 @@ def test_guide_after_an_interrupted_step_reads_its_tokens_again():
     guide._read = None
     assert mask_of(guide, new) == mask_of(other, new)
     assert guide.fitting([3, 4, 3]) == [3, 4]
-    assert mask_of(guide, new[:1]) == {2, PIECES.index("bc") + 1} - {PIECES.index("bc") + 1}
+    assert mask_of(guide, new[:1]) == {2, PIECES.index("bc") + 1}
 
 
 def suffixes() -> Tokenizer:

@@ -119,7 +119,7 @@ class Oracle:
         """The answers to one prompt. `ends`: ids that end one; None: those of the model."""
         over = set(self.eos if ends is None else ends)
         found: Any = af.generate(
-            self.model, torch.tensor([list(ids)]), n=n, stop=[*sorted(over), *stops], tokenizer=self.tokenizer, details=True,
+            self.model, torch.tensor([list(ids)]), n=n, stop=[*sorted(over), *stops], tokenizer=self.tokenizer, details=True, ignore_eos=True,
             **{"logprobs": 0} | options,
         )  # fmt: skip
         return [self._said(found, row, len(ids), stops, over) for row in range(n)]
@@ -154,6 +154,22 @@ def without(body: dict[str, Any], *names: str) -> dict[str, Any]:
         for call in choice.get("message", {}).get("tool_calls") or ():
             assert call.pop("id").startswith("call_")
     return left
+
+
+def assert_alike(mine: Any, theirs: Any, place: str = "") -> None:
+    """Two bodies are equal, up to the last bits of numbers: what stands beside a request may be another thing each time."""
+    if isinstance(mine, float) and isinstance(theirs, float):
+        assert abs(mine - theirs) <= 1e-9, place
+    elif isinstance(mine, dict) and isinstance(theirs, dict):
+        assert mine.keys() == theirs.keys(), place
+        for name in mine:
+            assert_alike(mine[name], theirs[name], f"{place}.{name}")
+    elif isinstance(mine, list) and isinstance(theirs, list):
+        assert len(mine) == len(theirs), place
+        for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+            assert_alike(a, b, f"{place}[{i}]")
+    else:
+        assert (type(mine), mine) == (type(theirs), theirs), place
 
 
 def assert_unharmed(running: Running) -> None:

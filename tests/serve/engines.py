@@ -62,7 +62,12 @@ def assert_empty(client: LocalEngine) -> None:
     engine = client.worker.engine
     assert client._thread is None
     assert (client._live, client._jobs, client._sequences, client._waiting_tokens, client._looking) == ({}, {}, 0, 0, 0)
-    assert (client.worker._live, client.worker._unscheduled, client.worker._jobs, client.worker._looks) == ({}, {}, {}, {})
+    assert (client.worker._live, client.worker._unscheduled, client.worker._jobs, client.worker._looks) == (
+        {},
+        {},
+        {},
+        {},
+    )
     if engine is not None:
         engine.check()
         blocks = engine.scheduler.blocks
@@ -133,7 +138,12 @@ def expected(folder: Path, prompt: list[int], params: dict[str, Any]) -> Answer:
 
 def assert_same(mine: Answer, theirs: Answer) -> None:
     """Tokens, reasons and texts are equal, log-probabilities up to the last bits of fp64."""
-    assert (mine.ids, mine.reasons, mine.stop_texts, mine.top) == (theirs.ids, theirs.reasons, theirs.stop_texts, theirs.top)
+    assert (mine.ids, mine.reasons, mine.stop_texts, mine.top) == (
+        theirs.ids,
+        theirs.reasons,
+        theirs.stop_texts,
+        theirs.top,
+    )
     for got, want in zip(mine.logprobs, theirs.logprobs, strict=True):
         torch.testing.assert_close(torch.tensor(got), torch.tensor(want), rtol=1e-9, atol=1e-9)
     assert (mine.prompt is None) == (theirs.prompt is None)

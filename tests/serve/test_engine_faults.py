@@ -160,6 +160,7 @@ def test_engine_that_has_lost_count_is_made_anew(model_folder, monkeypatch):
 def test_engine_that_can_not_be_made_anew_is_unhealthy_and_says_so(model_folder, monkeypatch):
     async def scenario():
         async with local(model_folder) as client:
+
             def failing(*_):
                 raise RuntimeError("no memory")
 
@@ -173,6 +174,24 @@ def test_engine_that_can_not_be_made_anew_is_unhealthy_and_says_so(model_folder,
             with pytest.raises(ApiError) as refused:
                 ask(client, [1])
             assert refused.value.status == 503
+
+    asyncio.run(scenario())
+
+
+def test_worker_that_breaks_down_is_unhealthy_and_nobody_waits_for_ever(model_folder, monkeypatch):
+    async def scenario():
+        async with local(model_folder) as client:
+
+            def failing():
+                raise RuntimeError("a bug of ours")
+
+            monkeypatch.setattr(client.worker, "_advance_jobs", failing)
+            with pytest.raises(ApiError) as told:
+                await outputs(ask(client, [1, 2, 3], max_new_tokens=4))
+            assert told.value.status == 503
+            assert not client.healthy
+            with pytest.raises(ApiError):
+                await client.embed([[1]], pooling="mean", normalize=True)
 
     asyncio.run(scenario())
 

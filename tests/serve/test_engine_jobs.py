@@ -14,7 +14,7 @@ from anyformer.families.io import load
 from anyformer.model.eval_mode import without_head
 from anyformer.serve.errors import ApiError
 from tests.contract.contracts import randomise
-from tests.generation.small_models import masked_lm, bert_words, folder_of
+from tests.generation.small_models import bert_words, folder_of, masked_lm
 from tests.serve.conftest import SPEC, TEXT
 from tests.serve.engines import MENU, PROMPTS, ask, assert_same, assert_serves_all, expected, gathered, local, outputs
 
@@ -170,7 +170,9 @@ def test_encoder_decoder_generates_from_its_source_and_embeds_by_its_encoder(tmp
     vectors = asyncio.run(scenario())
     model = load(tmp_path, "cpu", torch.float64).eval()
     for row, vector in zip(ROWS, vectors, strict=True):
-        want = model(torch.tensor([row]), decoder_input_ids=torch.zeros(1, 1, dtype=torch.long)).encoder_states[0].mean(0)
+        want = (
+            model(torch.tensor([row]), decoder_input_ids=torch.zeros(1, 1, dtype=torch.long)).encoder_states[0].mean(0)
+        )
         torch.testing.assert_close(torch.tensor(vector, dtype=torch.float64), want.detach(), rtol=1e-9, atol=1e-9)
 
 
@@ -188,9 +190,10 @@ def test_look_equals_the_trace_of_the_same_prompt_beside_generation(model_folder
     model, words = load(model_folder, "cpu", torch.float64).eval(), tokenizer(model_folder)
     assert found == trace_ids(model, words, ids, name="tiny").data()
     # What explain makes of the text has the token before it with which texts begin.
-    assert trace_prompt(model, words, "the cat sat on the mat", name="tiny").data() == trace_ids(
-        model, words, [0, *ids], name="tiny"
-    ).data()
+    assert (
+        trace_prompt(model, words, "the cat sat on the mat", name="tiny").data()
+        == trace_ids(model, words, [0, *ids], name="tiny").data()
+    )
 
 
 def test_looks_beyond_the_queue_are_refused_and_cancelled_ones_make_room(model_folder, monkeypatch):

@@ -19,21 +19,26 @@ from tests.serve.engines import MENU, PROMPTS, ask, assert_same, config_of, expe
 
 
 def test_facts_say_what_was_loaded(model_folder):
-    loaded = load_engine(config_of(model_folder, served_model_name=("mine", "other"), max_model_len=None, max_num_seqs=None))
+    loaded = load_engine(
+        config_of(model_folder, served_model_name=("mine", "other"), max_model_len=None, max_num_seqs=None)
+    )
     facts, spec = loaded.facts, loaded.source.model.spec
     assert (facts.name, facts.folder, facts.topology) == ("mine", str(model_folder), "decoder")
     assert (facts.vocab, facts.context, facts.max_model_len, facts.max_num_seqs) == (spec.vocab, 256, 256, 32)
     assert (facts.num_blocks, facts.block_size, facts.dtype, facts.device) == (32 * 16, 16, "float64", "cpu")
     assert (facts.generates, facts.embeds, facts.hard_limit, facts.pooling) == (True, True, False, "last")
     assert facts.params == spec.count().params
-    assert facts.size == 8 * sum(each.numel() for each in loaded.source.model.parameters())
+    model = loaded.source.model
+    assert facts.size == sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
     # Keys and values of 2 layers with 2 heads of 8 in fp64.
     assert facts.kv_bytes_per_token == 2 * 2 * 2 * 8 * 8 == spec.count().kv_bytes(1, "float64")
     assert af.spec(facts.spec) == spec
 
 
 def test_config_survives_json_without_its_keys(model_folder):
-    config = config_of(model_folder, {"queue": 7}, keys=("secret",), defaults=(("temperature", 0.5),), cors_origins=("a",))
+    config = config_of(
+        model_folder, {"queue": 7}, keys=("secret",), defaults=(("temperature", 0.5),), cors_origins=("a",)
+    )
     import dataclasses
     import json
 
@@ -59,13 +64,17 @@ def test_plan_is_what_the_pool_takes(model_folder, kv_cache_dtype):
 
 def test_plan_with_too_little_memory_for_one_sequence_says_what_fits(model_folder):
     model = load(model_folder, "cpu", torch.float32).eval()
-    with pytest.raises(InputError, match=r"one sequence of 256 tokens takes 65\.5 kB .* 30 kB .* --max-model-len 117 or less"):
+    with pytest.raises(
+        InputError, match=r"one sequence of 256 tokens takes 65\.5 kB .* 30\.0 kB .* --max-model-len 112 or less"
+    ):
         plan_pool(model, config_of(model_folder), 256, room=30_000)
     assert plan_pool(model, config_of(model_folder), 112, room=30_000).num_blocks == 7
 
 
 def test_plan_of_a_model_with_states_takes_fewer_sequences_where_memory_is_short():
-    spec = af.spec(SPEC | {"vocab": 50, "attention": {"heads": 4, "mixer": {"kind": "linear"}}, "position": {"kind": "none"}})
+    spec = af.spec(
+        SPEC | {"vocab": 50, "attention": {"heads": 4, "mixer": {"kind": "linear"}}, "position": {"kind": "none"}}
+    )
     model = af.build(spec)
     config = config_of("none", max_num_seqs=None)
     one = plan_pool(model, config, 64, room=2**30)
@@ -73,7 +82,7 @@ def test_plan_of_a_model_with_states_takes_fewer_sequences_where_memory_is_short
     pool = model.new_pool(4, 64)
     few = plan_pool(model, config, 64, room=pool.nbytes)
     assert few.max_num_seqs == 4
-    with pytest.raises(InputError, match="--max-num-seqs: 9 sequences .* give at most 4"):
+    with pytest.raises(InputError, match=r"--max-num-seqs: 9 sequences .* give at most 4"):
         plan_pool(model, config_of("none", max_num_seqs=9), 64, room=pool.nbytes)
 
 
@@ -86,7 +95,9 @@ def test_plan_of_a_model_with_states_takes_fewer_sequences_where_memory_is_short
         ({"dtype": "float7"}, "--dtype: 'float7' is unknown"),
         ({"pooling": "sum"}, "--pooling: 'sum' is unknown"),
         ({"kv_cache_dtype": "int3"}, "kv_cache_dtype"),
-        ({"device": "toaster"}, "device"),
+        ({"device": "toaster"}, "--device: 'toaster' is none"),
+        ({"device": "meta"}, "--device: 'meta' is neither"),
+        ({"device": "cuda:99"}, "--device: 'cuda:99' is not there"),
     ],
 )
 def test_settings_that_can_not_be_are_refused_by_name(model_folder, given, words):

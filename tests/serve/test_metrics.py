@@ -9,7 +9,7 @@ import pytest
 from anyformer.serve.metrics import FIRST, SHORT, Histogram, Metrics, one_two_five
 from tests.serve.engines import MENU, PROMPTS, ask, local, outputs
 
-SAMPLE = re.compile(r'^([a-z_]+:[a-z0-9_]+)\{([^{}]*)\} (\S+)$')
+SAMPLE = re.compile(r"^([a-z_]+:[a-z0-9_]+)\{([^{}]*)\} (\S+)$")
 DASHBOARDS = (
     "time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_prompt_tokens",
     "request_generation_tokens", "request_queue_time_seconds", "request_prefill_time_seconds",

@@ -5,6 +5,7 @@ import urllib.parse
 import pytest
 
 import anyformer as af
+from anyformer.serve.config import ServeConfig
 
 
 def test_models_are_one_with_its_names(serving, model_folder):
@@ -22,6 +23,18 @@ def test_models_are_one_with_its_names(serving, model_folder):
             assert one["meta"]["size"] >= 4 * count
         for name in ("org/tiny", "other", urllib.parse.quote("org/tiny", safe="")):
             assert server.get(f"/v1/models/{name}").data == one
+
+
+def test_models_of_a_folder_have_its_name_and_those_of_the_hub_their_own(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+    (tmp_path / "runs" / "tiny-q8.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+    for model in ("runs/tiny", "runs/tiny/", "./runs/../runs/tiny", str(tmp_path / "runs" / "tiny")):
+        assert ServeConfig(model=model).names == ("tiny",)
+    assert ServeConfig(model="runs/tiny-q8.gguf").names == ("tiny-q8",)
+    assert ServeConfig(model="org/tiny").names == ("org/tiny",)
+    monkeypatch.chdir(tmp_path / "runs" / "tiny")
+    assert ServeConfig(model=".").names == ("tiny",)
 
 
 @pytest.mark.parametrize("name", ["nothing", "../../etc/passwd", "a" * 8000, "%2e%2e%2fetc", "org%2Ftinyy"])

@@ -436,6 +436,20 @@ def test_page_restores_what_its_address_says_and_refuses_nonsense(browser):
         assert (page.input_value("#write-text"), page.input_value("#write-seed")) == ("the cat", "12")
 
 
+def test_page_that_is_about_to_write_its_address_follows_a_link_first(browser):
+    with staged(browser) as stage:
+        page = stage.open("#write")
+        page.fill("#write-text", "the cat")
+        # The address is due while the page has yet to hear of the link.
+        page.evaluate("""() => {
+            const end = performance.now() + 400;
+            location.hash = "#server";
+            while (performance.now() < end);
+        }""")
+        page.locator("#screen-server").wait_for()
+        page.wait_for_url("**/#server&prompt=the+cat")
+
+
 def hostile_completion(body: Any) -> Reply:
     vocabulary = [*WORDS[: len(WORDS) - len(HOSTILE)], *HOSTILE]
     return page_stage.completion(body, range(len(WORDS) - len(HOSTILE), len(WORDS)), vocabulary)

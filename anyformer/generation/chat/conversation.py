@@ -10,7 +10,7 @@ from anyformer.generation.generate import generate
 from anyformer.generation.params.generation_request import check_model, context_length
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.text.detokenizer import Detokenizer
+from anyformer.generation.text.detokenizer import detokenizer
 
 USER, ASSISTANT = "User", "Assistant"
 BASE = (
@@ -70,7 +70,7 @@ class Chat:
         return self._answer(ids, steps)
 
     def _answer(self, ids: list[int], steps: Any) -> Iterator[str]:
-        stream = StopText(Detokenizer(self.source.tokenizer, ids), self._stops)
+        stream = StopText(detokenizer(self.source.tokenizer, ids), self._stops)
         said, ended = "", False
         try:
             with closing(stream.pieces(steps)) as pieces:

@@ -140,10 +140,12 @@ class ChatTemplate:
         checked = check_messages(messages)
         spelled = [name for name in sorted(tokenizer.specials, key=len, reverse=True) if len(name) > 1]
         special = re.compile("|".join(map(re.escape, spelled)) or r"(?!)")
-        held = set(json.dumps(checked, ensure_ascii=False))
+        # Tools and what else a person may give are no better than messages.
+        given = _plain(names, "names")
+        held = set(json.dumps([checked, given], ensure_ascii=False))
         mark = next(chr(code) for code in MARKS if chr(code) not in held)
-        safe = _broken(checked, special, mark)
-        text = self._begun(safe, names) if continue_final_message else self.render(safe, **names)
+        safe, others = _broken(checked, special, mark), _broken(given, special, mark)
+        text = self._begun(safe, others) if continue_final_message else self.render(safe, **others)
         if mark not in text:
             return tokenizer.spelled.encode(text, add_special_tokens=False).ids
         # Someone has written a special token into a message: the template's own are told apart one by one.
@@ -238,5 +240,5 @@ def _broken(value: Any, special: re.Pattern[str], mark: str) -> Any:
         # After each character, so that nothing that overlaps with it is left either.
         return special.sub(lambda match: "".join(character + mark for character in match[0]), value)
     if isinstance(value, dict):
-        return {name: _broken(each, special, mark) for name, each in value.items()}
+        return {_broken(name, special, mark): _broken(each, special, mark) for name, each in value.items()}
     return [_broken(each, special, mark) for each in value] if isinstance(value, list) else value

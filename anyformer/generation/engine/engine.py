@@ -22,7 +22,7 @@ from anyformer.generation.params.generation_request import GenerationRequest, ch
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.samplers.batched import keys
-from anyformer.generation.text.detokenizer import Detokenizer
+from anyformer.generation.text.detokenizer import detokenizer
 from anyformer.model.model import Model
 
 OWN = ("input_ids", "global_mask", "rope_length", "id", "cache_salt")
@@ -215,7 +215,7 @@ def make_requests(model: Model, inputs: GenerationRequest, *, first: int = 0) ->
         for i in range(n if search is None else 1):
             stop_text = None
             if params.stop_texts and inputs.tokenizer is not None:
-                text = Detokenizer(inputs.tokenizer, [] if seq2seq else tokens)
+                text = detokenizer(inputs.tokenizer, [] if seq2seq else tokens)
                 stop_text = StopText(text, params.stop_texts, least=params.least)
             guide = None if params.guided is None else Guide(params.guided, params.stop)
             made.sequences.append(Sequence(made, i, draws[row * n + i], list(tokens), len(tokens), stop_text, guide))

@@ -13,6 +13,8 @@ STACK = 2**19
 """Bytes of the stack on which a grammar is compiled: no more than any thread has that compiles it later."""
 SPACE = r" |\n[ \t]{0,40}"
 """What may stand between the parts of JSON: a blank, or a new line and its indentation, but no endless space."""
+ASCII = "d"
+"""Classes of a regex that hold ASCII only: a number in the digits of another script would surprise whoever reads it."""
 OPTIONS = '%llguidance {"no_forcing": true}'
 """How a text is spelled in tokens is left to the model. The last line of such options counts."""
 
@@ -60,7 +62,7 @@ def as_lark(package: Any, kind: str, source: str) -> str:
     if kind == "gbnf":
         lark = package.gbnf_to_lark.gbnf_to_lark(source)
     elif kind == "regex":
-        lark = f"start: /{package.regex_to_lark(source, '')}/"
+        lark = f"start: /{package.regex_to_lark(source, ASCII)}/"
     elif kind in ("json_object", "json_schema"):
         schema: Any = {"type": "object"} if kind == "json_object" else json.loads(source)
         if isinstance(schema, dict):

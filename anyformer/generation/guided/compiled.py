@@ -21,17 +21,22 @@ DETAIL = re.compile(r"^error: (.*)$", re.MULTILINE)
 LONG = 400
 """Characters of a message."""
 
+OURS = ("source_bytes", "seconds", "step_seconds")
+"""Limits that we watch over."""
+
 Mask = np.ndarray[tuple[int], np.dtype[np.uint8]]
 """A bit for each token, the lowest of a byte first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GrammarLimits:
-    """What a grammar may cost. Those after the first two are the package's own, under its names."""
+    """What a grammar may cost. Those after the first three are the package's own, under its names."""
 
     source_bytes: int = SOURCE_BYTES
     seconds: float = 1.0
     """Of a processor, to compile it."""
+    step_seconds: float = 0.1
+    """Of a processor, for one token of an answer, for which 1 ms is much."""
     max_items_in_row: int = 1000
     """Ways to go on that are followed at once."""
     initial_lexer_fuel: int = 1_000_000
@@ -45,9 +50,7 @@ class GrammarLimits:
     @property
     def of_package(self) -> dict[str, Any]:
         """The package's own, by name."""
-        own = {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("source_bytes", "seconds")
-        }
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in OURS}
         # To walk through all tokens beforehand is not limited by any of them.
         return own | {"precompute_large_lexemes": False, "verbose_errors": False}
 
@@ -55,8 +58,8 @@ class GrammarLimits:
 class CompiledGrammar:
     """A grammar that was compiled. It never changes, and may be used by any number of requests and threads."""
 
-    def __init__(self, grammar: Grammar, vocabulary: Vocabulary, prototype: Any) -> None:
-        self.grammar, self.vocabulary, self._prototype = grammar, vocabulary, prototype
+    def __init__(self, grammar: Grammar, vocabulary: Vocabulary, limits: GrammarLimits, prototype: Any) -> None:
+        self.grammar, self.vocabulary, self.limits, self._prototype = grammar, vocabulary, limits, prototype
         mask = self.mask(prototype)
         if not mask.any():
             if prototype.is_accepting():
@@ -123,7 +126,7 @@ def compile_grammar(
     prototype = package.LLMatcher(vocabulary.tokens, answer["lark"], log_level=0, limits=options)
     if prototype.is_error():
         raise InputError(f"guided: {grammar.kind}: {said(prototype.get_error(), grammar.kind)}")
-    return CompiledGrammar(grammar, vocabulary, prototype)
+    return CompiledGrammar(grammar, vocabulary, most, prototype)
 
 
 def said(message: str, kind: str = "") -> str:

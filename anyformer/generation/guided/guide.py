@@ -1,5 +1,6 @@
 """Where one sequence is in its grammar, and which tokens may come next."""
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,7 +28,7 @@ class Guide:
 
     def advance(self, new: Sequence[int]) -> bool:
         """Read all new tokens up to now; whether the text is complete, so that nothing but its end can follow."""
-        read, self._read = self._read, None
+        began, read, self._read = time.thread_time(), self._read, None
         if read is None or read > len(new):
             self._matcher, read = self._grammar.matcher(), 0
         if not self._matcher.consume_tokens(list(new[read:])):
@@ -43,6 +44,13 @@ class Guide:
             raise InputError(
                 f"guided: {kind}: after {len(new)} tokens none of this vocabulary goes on with a text that it allows"
             )
+        took, most = time.thread_time() - began, self._grammar.limits.step_seconds * max(1, len(new) - read)
+        if took > most:
+            # It would hold up everybody else in every step from here on.
+            kind = self._grammar.grammar.kind
+            raise InputError(
+                f"guided: {kind}: token {len(new)} took {took:.2g} s of a processor, more than {most:g}; make it simpler"
+            )
         self._read = len(new)
         return not goes_on
 
@@ -54,7 +62,11 @@ class Guide:
 
     def fitting(self, proposed: list[int]) -> list[int]:
         """The first of some proposed tokens, as long as the grammar allows them."""
-        return proposed[: self._matcher.validate_tokens(proposed)]
+        count = self._matcher.validate_tokens(proposed)
+        if self._matcher.is_error():
+            # What nobody has chosen yet must not end an answer: the next step begins with another matcher.
+            self._read = None
+        return proposed[:count]
 
 
 def unpacked(masks: Sequence[Mask], vocab: int, device: torch.device) -> Tensor:

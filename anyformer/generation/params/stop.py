@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.generation.params.checks import ids, shown, text
-from anyformer.generation.text.detokenizer import Detokenizer
+from anyformer.generation.text.detokenizer import ByteDetokenizer, Detokenizer
 from anyformer.specs.model import ModelSpec
 
 STOPS = 16
@@ -21,7 +21,7 @@ class StopText:
     complete within the first `least` tokens is text like any other.
     """
 
-    def __init__(self, stream: Detokenizer, stops: Iterable[str], *, least: int = 0) -> None:
+    def __init__(self, stream: Detokenizer | ByteDetokenizer, stops: Iterable[str], *, least: int = 0) -> None:
         self._stream, self._stops, self._least = stream, tuple(stops), least
         self._kept = ""
         """Certain text that was not shown."""

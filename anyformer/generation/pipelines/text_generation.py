@@ -14,7 +14,7 @@ from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.rows import batches, check_size, check_text, listed, padded, read_rows
 from anyformer.generation.pipelines.search_options import search_options
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.text.detokenizer import Detokenizer
+from anyformer.generation.text.detokenizer import detokenizer
 
 NEW = 256
 """New tokens at most, unless told otherwise."""
@@ -100,7 +100,7 @@ class Writer:
         """What new ids say, after those of the prompt."""
         stops = [each for each in _listed(read.stop) if isinstance(each, str)]
         return StopText(
-            Detokenizer(self.source.tokenizer, () if self.two else asked.ids), stops, least=read.min_new_tokens
+            detokenizer(self.source.tokenizer, () if self.two else asked.ids), stops, least=read.min_new_tokens
         )
 
     def _seed(self, read: SamplingParams, chosen: Sequence[int]) -> Any:

@@ -1,5 +1,6 @@
 """Text from ids that arrive one at a time, without ever showing half a character."""
 
+import codecs
 from collections.abc import Iterable
 
 from anyformer.data.tokenizer import Tokenizer
@@ -81,3 +82,48 @@ class Detokenizer:
         if shown:
             self._ids, self._shown = tail, shown
         self._settled = len(self._ids)
+
+
+class ByteDetokenizer:
+    """The same for tokenizers whose tokens are bytes: text is what they decode to, so no id is ever looked at twice."""
+
+    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = (), *, repeated: int = 0) -> None:
+        self._bytes_of = tokenizer.token_bytes
+        self._silent = frozenset(tokenizer.specials.values())
+        self._repeated = repeated
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decode(before)
+        if self._decoder.getstate()[0]:
+            # The prompt ends within a character, which was shown as an unknown one.
+            self._repeated += 1
+
+    def push(self, *ids: int) -> str:
+        """Take more ids; the text that is now certain and was not shown."""
+        return self._new(self._decode(ids))
+
+    def end(self) -> str:
+        """The text that was held back: nothing more comes."""
+        return self._new(self._decoder.decode(b"", True))
+
+    def held(self) -> str:
+        """What `end` would answer, without an end."""
+        return self._decoder.getstate()[0].decode("utf-8", "replace")[self._repeated :]
+
+    def _decode(self, ids: Iterable[int]) -> str:
+        bytes_of, silent = self._bytes_of, self._silent
+        return self._decoder.decode(b"".join([bytes_of(each) for each in ids if each not in silent]))
+
+    def _new(self, piece: str) -> str:
+        if not self._repeated:
+            return piece
+        begin = min(self._repeated, len(piece))
+        self._repeated -= begin
+        return piece[begin:]
+
+
+def detokenizer(
+    tokenizer: Tokenizer, before: Iterable[int] = (), *, repeated: int = 0
+) -> Detokenizer | ByteDetokenizer:
+    """The quickest that a tokenizer allows."""
+    made = ByteDetokenizer if tokenizer.joins_bytes else Detokenizer
+    return made(tokenizer, before, repeated=repeated)

@@ -43,9 +43,7 @@ class ChatCompletions:
         context = self.context
         found = await read_conversation(context, data)
         asked = data["max_tokens"] if data["max_completion_tokens"] is None else data["max_completion_tokens"]
-        if asked == 0:
-            raise bad_request("max_completion_tokens: ask for at least 1", "max_completion_tokens")
-        tokens = new_tokens(context, len(found.ids), asked, None)
+        tokens = new_tokens(context, len(found.ids), asked, context.defaults.get("max_tokens"))
         logprobs = (data["top_logprobs"] or 0) if data["logprobs"] else None
         sampling = engine_params(data, context, max_tokens=tokens, logprobs=logprobs, guided=found.guided)
         job = Job(context, found.ids, sampling, shown=found.shown)
@@ -135,14 +133,14 @@ class ChatAnswer:
                     if plain and piece:
                         parts.append(f"{heads[choice.index]}{quoted(piece)}{tail}")
                     elif piece:
-                        parts.append(event(choice, {"content": piece}, logprobs=self._logprobs(choice), **self._ids(choice)))
+                        parts.append(
+                            event(choice, {"content": piece}, logprobs=self._logprobs(choice), **self._ids(choice))
+                        )
                     parts += [event(choice, {"tool_calls": [tool_call(call, i)]}) for i, call in enumerate(calls)]
                     if output.finish_reason is not None:
                         reason = "tool_calls" if calls else choice.finish_reason
                         left = {"logprobs": self._logprobs(choice) if choice.new else None} | self._ids(choice)
-                        parts.append(
-                            event(choice, {}, finish_reason=reason, stop_reason=choice.stop_reason, **left)
-                        )
+                        parts.append(event(choice, {}, finish_reason=reason, stop_reason=choice.stop_reason, **left))
             if parts:
                 yield "".join(parts).encode()
         if ends:

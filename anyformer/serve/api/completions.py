@@ -41,7 +41,7 @@ class Completions:
             where = "prompt" if isinstance(data["prompt"], str) else f"prompt[{i}]"
             text = given if isinstance(given, str) else None
             ids = given if not isinstance(given, str) else await context.texts.prompt(given, context.room, specials=data["add_special_tokens"], where=where)  # fmt: skip
-            tokens = new_tokens(context, len(ids), data["max_tokens"], USUAL)
+            tokens = new_tokens(context, len(ids), data["max_tokens"], context.defaults.get("max_tokens", USUAL))
             sampling = engine_params(
                 data, context, max_tokens=tokens, n=best, logprobs=logprobs, prompt_logprobs=scores
             )

@@ -1,6 +1,5 @@
 """What the handlers share: the engine, the texts of its model, settings and metrics."""
 
-import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -79,10 +78,3 @@ class Context:
 def new_id(kind: str) -> str:
     """A name that no other answer has, such as chatcmpl-8f3a..."""
     return f"{kind}-{secrets.token_hex(12)}"
-
-
-def model_names(config: ServeConfig) -> tuple[str, ...]:
-    """The names of the model: those that were given, or that of its folder."""
-    last = re.split(r"[/\\]", config.model.rstrip("/\\"))[-1] or config.model
-    own = config.model if re.fullmatch(r"[\w.-]+/[\w.-]+", config.model) else last
-    return config.served_model_name or (own.removesuffix(".gguf"),)

@@ -36,7 +36,8 @@ async def read_conversation(context: Context, data: Mapping[str, Any]) -> Conver
         raise bad_request("continue_final_message: not together with add_generation_prompt", "continue_final_message")
     generation = generation is not False
     messages = plain_messages(data["messages"], developer="developer" in template.text)
-    names = template_names(data, template.text)
+    usual = {name: value for name, value in context.config.chat_template_kwargs if name in template.text}
+    names = usual | template_names(data, template.text)
     tools, form = _tools(data), None
     if tools:
         form = tool_format(template)
@@ -44,7 +45,7 @@ async def read_conversation(context: Context, data: Mapping[str, Any]) -> Conver
             raise bad_request(
                 "tools: the chat template of this model has no place for tools", "tools", "unsupported_value"
             )
-        names["tools"] = [{key: value for key, value in tool.items() if value is not None} for tool in tools]
+        names["tools"] = [tool | {"function": _present(tool["function"])} for tool in tools]
     if continues:
         if messages[-1]["role"] != "assistant":
             raise bad_request(
@@ -107,6 +108,11 @@ def template_names(data: Mapping[str, Any], template: str) -> dict[str, Any]:
         if name not in template:
             raise bad_request(f"{name}: the chat template of this model has no such variable; leave it out", name, "unsupported_value")  # fmt: skip
     return names
+
+
+def _present(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What of some fields is there: a template would write null for the others."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _tools(data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,6 +15,9 @@ from anyformer.serve.http.sse import dumps
 from anyformer.serve.text.logprobs import chat_logprobs
 from anyformer.serve.tool_calls.formats import Call
 
+PARAMS = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
+"""Fields of /v1/chat/completions, and what they are called here."""
+
 
 class Responses:
     """The handler."""
@@ -28,8 +31,12 @@ class Responses:
         context, data = self.context, request.data
         model = context.check_model(data["model"])
         context.check_generates()
-        asked = self.table.read(chat_body(data))
-        answer = await self.chat.start(request, asked, model, new_id("resp").replace("-", "_"))
+        try:
+            asked = self.table.read(chat_body(data))
+            answer = await self.chat.start(request, asked, model, new_id("resp").replace("-", "_"))
+        except ApiError as error:
+            error.param = PARAMS.get(error.param or "", error.param)
+            raise
         made = Response(answer, data, model)
         if data["stream"]:
             return EventStream(made.events())

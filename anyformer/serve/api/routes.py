@@ -19,7 +19,7 @@ from anyformer.serve.api import (
     responses,
     tokens,
 )
-from anyformer.serve.api.context import Context, model_names
+from anyformer.serve.api.context import Context
 from anyformer.serve.api.sampling import generation_defaults
 from anyformer.serve.config import ServeConfig
 from anyformer.serve.engine.client import EngineClient
@@ -35,14 +35,13 @@ def make_context(config: ServeConfig, client: EngineClient, state: ServerState) 
     """What the handlers of a server share."""
     folder = Path(client.facts.folder)
     template = None if config.chat_template is None else template_file(config.chat_template)
-    names = model_names(config)
     return Context(
         config=config,
         client=client,
         texts=Texts(folder, spec_of(folder, config.ignore_keys), template=template),
         state=state,
         metrics=client.metrics,
-        names=names,
+        names=config.names,
         defaults=generation_defaults(_generation(folder), dict(config.defaults)),
     )
 

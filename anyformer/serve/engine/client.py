@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError
+from anyformer.errors import AnyformerError, CapabilityError, CheckpointError, DataError, InputError
 from anyformer.serve.config import ServeConfig
 from anyformer.serve.engine.messages import EngineFacts, GenerateRequest, Message, Output, unpack_floats
 from anyformer.serve.errors import ApiError, busy
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineClient", "EngineFacts", "GenerateRequest", "Generation", "Output", "Times", "open_engine"]
 
-KNOWN = {kind.__name__: kind for kind in (InputError, CapabilityError, CheckpointError, DataError)}
-"""Errors that are told by their messages alone."""
+KNOWN = {kind.__name__: kind for kind in (InputError, CapabilityError, CheckpointError, DataError)} | {
+    "SpecError": InputError
+}
+"""Errors of a model that can't be read, told by their messages alone."""
 WINDOW = 10.0
 """Seconds over which the rate of tokens is taken."""
 GAP = 1.0
@@ -312,11 +314,13 @@ class EngineClient(abc.ABC):
                     self._ready.set_result(None)
             case "failed":
                 words = message["message"]
-                self._lost(words, error=KNOWN.get(message["kind"], InputError)(words))
+                self._lost(words, error=KNOWN.get(message["kind"], AnyformerError)(words))
             case "dead":
                 self._lost(message["message"])
             case "closed":
                 self._closed.set()
+                if self._gone is None:
+                    self._lost("the engine has ended")
 
     def _batch(self, message: Message) -> None:
         """What a step did."""

@@ -1,16 +1,17 @@
 """From settings to a model in memory, and an engine as large as that memory allows."""
 
-import re
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from anyformer.errors import InputError
-from anyformer.families.io import load
+from anyformer.families.io import find_folder, load, spec_of
 from anyformer.generation.engine import Engine
 from anyformer.generation.params.generation_request import check_model, context_length
-from anyformer.generation.pipelines.sentence import SentenceModules, read_sentence
+from anyformer.generation.pipelines.sentence import SentenceModules, read_sentence, transformer_folder
 from anyformer.generation.pipelines.source import Source, open_source
 from anyformer.kernels.memory import free
 from anyformer.model.model import Model
@@ -57,6 +58,7 @@ class PoolPlan:
 
     max_num_seqs: int
     num_blocks: int | None
+    block_size: int
     bytes_per_token: int
 
 
@@ -65,11 +67,13 @@ def load_engine(config: ServeConfig, source: Source | None = None) -> Loaded:
     check_sizes(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    device = torch.device(config.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = device_of(config.device)
     dtype = None if config.dtype is None else getattr(torch, config.dtype)
     if source is None:
+        folder = transformer_folder(find_folder(config.model))
+        check_reads_text(config, folder)
         source = open_source(
-            config.model, None, device=device, dtype=dtype, labels=None, quantize=config.quantize,
+            folder, None, device=device, dtype=dtype, labels=None, quantize=config.quantize,
             ignore_keys=config.ignore_keys,
         )  # fmt: skip
     model = source.model.eval()
@@ -93,7 +97,7 @@ def load_engine(config: ServeConfig, source: Source | None = None) -> Loaded:
 def make_engine(config: ServeConfig, source: Source, plan: PoolPlan, length: int, draft: Model | None) -> Engine:
     """An engine with a pool of this size."""
     return Engine(
-        source.model, max_num_seqs=plan.max_num_seqs, max_model_len=length, num_blocks=plan.num_blocks,
+        source.model, max_num_seqs=plan.max_num_seqs, max_model_len=length, num_blocks=plan.num_blocks, block_size=plan.block_size,
         max_num_batched_tokens=config.max_num_batched_tokens, kv_cache_dtype=config.kv_cache_dtype, tokenizer=source.tokenizer,
         enable_prefix_caching=config.enable_prefix_caching, batch_invariant=config.batch_invariant, draft=draft, guesses=GUESSES,
     )  # fmt: skip
@@ -112,6 +116,30 @@ def check_sizes(config: ServeConfig) -> None:
         wrong.append(f"--pooling: {config.pooling!r} is unknown (known: {', '.join(POOLINGS)})")
     if wrong:
         raise InputError("; ".join(wrong))
+
+
+def device_of(given: str | None) -> torch.device:
+    """The device that was given, if it is there; by default cuda where there is one."""
+    if given is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(given)
+    except RuntimeError as error:
+        raise InputError(f"--device: {given!r} is none; give cpu, cuda or cuda:1") from error
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"--device: {given!r} is neither cpu nor cuda (or cuda:1 ...)")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"--device: {given!r} is not there; torch finds {torch.cuda.device_count()} CUDA devices here")
+    return found
+
+
+def check_reads_text(config: ServeConfig, folder: Path) -> None:
+    """Refuse a model of something else before its weights are read."""
+    reads = spec_of(folder, config.ignore_keys).embed.reads
+    if reads != "input_ids":
+        raise InputError(
+            f"{config.model}: this model reads {reads}, and a server is given texts; give a model of texts"
+        )
 
 
 def generates(model: Model) -> bool:
@@ -148,7 +176,9 @@ def plan_pool(
     per_token = per_block // block
     one = fixed + per_block * blocks
     if one > room:
-        raise InputError(_too_large(device, length, one, room, per_token, fixed))
+        raise InputError(
+            _too_large(device, length, one, room, fits=(room - fixed) // per_block * block if per_block else 0)
+        )
     wanted, least = config.max_num_seqs or SEQUENCES, per_block * blocks
     sequences = wanted if fixed == 0 else min(wanted, max(1, (room - least) // fixed))
     if config.max_num_seqs is not None and sequences < wanted:
@@ -164,14 +194,14 @@ def plan_pool(
                 f"--num-blocks: {config.num_blocks:,} blocks take {number_format.data(needed)}, and {number_format.data(room)} "
                 f"can be used on {device}; give at most {most:,}"
             )
-        return PoolPlan(max_num_seqs=sequences, num_blocks=config.num_blocks, bytes_per_token=per_token)
-    fitting = blocks * sequences if per_block == 0 else (room - sequences * fixed) // per_block
-    num_blocks = None if fitting >= blocks * sequences else max(1, fitting)
-    return PoolPlan(max_num_seqs=sequences, num_blocks=num_blocks, bytes_per_token=per_token)
+        num_blocks = config.num_blocks
+    else:
+        fitting = blocks * sequences if per_block == 0 else (room - sequences * fixed) // per_block
+        num_blocks = None if fitting >= blocks * sequences else max(1, fitting)
+    return PoolPlan(max_num_seqs=sequences, num_blocks=num_blocks, block_size=block, bytes_per_token=per_token)
 
 
-def _too_large(device: torch.device, length: int, one: int, room: int, per_token: int, fixed: int) -> str:
-    fits = (room - fixed) // per_token if per_token else 0
+def _too_large(device: torch.device, length: int, one: int, room: int, *, fits: int) -> str:
     advice = f"give --max-model-len {fits:,} or less" if fits > 0 else "take a smaller model, or another --dtype"
     return (
         f"--max-model-len: one sequence of {length:,} tokens takes {number_format.data(one)} of keys and values, and "
@@ -184,8 +214,9 @@ def _pool_costs(model: Model, length: int, block_size: int, kv_cache_dtype: str,
     those it has at full length. Nothing is allocated.
     """
     stack, like = model.decoder, next(model.parameters())
+    # A pool keeps books of each block; so this one has a single one that grows, however long a sequence may be.
     pool = KVBlockPool(
-        model.cache_specs, max_num_seqs=1, length=length, block_size=block_size, chunk=chunk, kv_cache_dtype=kv_cache_dtype,
+        model.cache_specs, max_num_seqs=1, num_blocks=1, length=length, block_size=block_size, chunk=chunk, kv_cache_dtype=kv_cache_dtype,
         device=torch.device("meta"), dtype=like.dtype, prefix=stack.prefix, global_marks=stack.reads_marks,
         needs_rope_length=stack.needs_rope_length,
     )  # fmt: skip
@@ -193,7 +224,7 @@ def _pool_costs(model: Model, length: int, block_size: int, kv_cache_dtype: str,
     grows = [i for i, keep in enumerate(pool.policies) if keep.recent is None]
     for i in grows:
         per_block += sum(tensor.nbytes // (pool.totals[i] + 1) for tensor in pool._tensors(i))
-        blocks = max(blocks, pool.totals[i])
+        blocks = max(blocks, math.ceil(pool.policies[i].room(length) / block_size))
     fixed = pool.nbytes - sum(
         tensor.nbytes // (pool.totals[i] + 1) * pool.totals[i] for i in grows for tensor in pool._tensors(i)
     )
@@ -215,11 +246,10 @@ def facts_of(
     """What clients may know."""
     model, spec = source.model, source.model.spec
     like = next(model.parameters())
-    last = re.split(r"[/\\]", config.model.rstrip("/\\"))[-1].removesuffix(".gguf") or config.model
     usual = "model" if sentence is not None else "last" if spec.topology == "decoder" else "mean"
     tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
     return EngineFacts(
-        name=next(iter(config.served_model_name), last), folder=str(source.folder or config.model), topology=spec.topology,
+        name=config.names[0], folder=str(source.folder or config.model), topology=spec.topology,
         vocab=spec.vocab, input_vocab=spec.input_vocab, context=spec.context, max_model_len=length,
         max_num_seqs=0 if plan is None else plan.max_num_seqs, num_blocks=0 if engine is None else num_blocks(engine),
         block_size=0 if engine is None or engine.scheduler.blocks is None else engine.scheduler.blocks.block_size,

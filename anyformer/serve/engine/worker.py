@@ -24,6 +24,8 @@ from anyformer.serve.engine.messages import Message
 LOGGER = logging.getLogger("anyformer.serve.engine")
 EVERY = 1.0
 """Seconds after which steps without an output are reported too."""
+MESSAGES = 32
+"""Messages that are read between two steps: a crowd that comes at once does not hold up those who run."""
 FAILED = "the engine failed on this request"
 """What a client is told of an error that is ours; the log has the rest."""
 
@@ -82,6 +84,9 @@ class EngineWorker:
         try:
             if self._say({"type": "ready", "facts": asdict(loaded.facts), "snapshot": self._snapshot()}):
                 self._serve()
+        except BaseException as error:
+            LOGGER.exception("the engine can't go on")
+            self._say({"type": "dead", "message": f"the engine has failed: {type(error).__name__}"})
         finally:
             self._close()
 
@@ -119,13 +124,13 @@ class EngineWorker:
     # What is asked
 
     def _messages(self) -> list[Message]:
-        """All that came; waits for the first one if there is nothing to do."""
+        """Those that came; waits for the first one if there is nothing to do."""
         busy = (self.engine is not None and not self.engine.idle) or self._jobs or self._pauses
         found: list[Message] = []
         try:
             if not busy:
                 found.append(self._inbox.get())
-            while True:
+            while len(found) < MESSAGES:
                 found.append(self._inbox.get_nowait())
         except queue.Empty:
             pass
@@ -175,7 +180,8 @@ class EngineWorker:
     def _start(self, message: Message, grammar: CompiledGrammar | None) -> None:
         if self.engine is None:
             raise AnyformerError("this model continues no text")
-        number, params = message["number"], engine_params(message["params"]) | {"guided": grammar}
+        number, params = message["number"], engine_params(message["params"])
+        params["guided"] = grammar
         request = self.engine.add_request(message["prompt"], id=number, cache_salt=message["cache_salt"], **params)
         self._live[number] = self._unscheduled[number] = request
 
@@ -201,7 +207,7 @@ class EngineWorker:
         self._steps.append(stats.prefill_tokens + stats.decode_tokens - before)
         live, rows, ended = self._live, self._rows, dict[int, Message]()
         for out in outputs:
-            number = out.request
+            number: Any = out.request
             if number not in live:
                 continue
             if out.finish_reason is None and out.logprobs is None and out.prompt_logprobs is None:
@@ -343,10 +349,10 @@ class EngineWorker:
                     self._counts["prefix_cache_hits"] += request.num_cached_tokens
                 scheduled.append([number, request.scheduled, request.num_cached_tokens])
         now, idle = time.monotonic(), self.engine is None or self.engine.idle
-        if not (self._rows or self._refused or scheduled):
-            # Who was aborted frees a slot without a word, and long prompts are read in many steps.
-            if not self._steps or not (idle or now - self._reported >= EVERY):
-                return True
+        # Who was aborted frees a slot without a word, and long prompts are read in many steps.
+        due = bool(self._steps) and (idle or now - self._reported >= EVERY)
+        if not (self._rows or self._refused or scheduled or due):
+            return True
         message: Message = {"type": "batch", "rows": self._rows, "snapshot": self._snapshot()}
         if scheduled:
             message["scheduled"] = scheduled

@@ -15,7 +15,7 @@ from anyformer.serve.fields.kinds import (
     Text,
     Whole,
 )
-from anyformer.serve.fields.sampling import MODEL, RENAMED, TOKENS, Bounds, sampling_fields
+from anyformer.serve.fields.sampling import MODEL, RENAMED, SOME_TOKENS, Bounds, sampling_fields
 from anyformer.serve.fields.table import Table
 from anyformer.serve.fields.tagged import Tagged
 
@@ -105,8 +105,8 @@ def chat_table(bounds: Bounds) -> Table:
             (
                 MODEL,
                 Field("messages", Items(message_kind(limits), limits.messages, 1), "The conversation.", required=True),
-                Field("max_completion_tokens", TOKENS, "New tokens at most; absent: as many as there is room for."),
-                Field("max_tokens", TOKENS, "The older name of max_completion_tokens."),
+                Field("max_completion_tokens", SOME_TOKENS, "New tokens at most; absent: as many as there is room for."),
+                Field("max_tokens", SOME_TOKENS, "The older name of max_completion_tokens."),
                 Field("logprobs", Flag(), "Log-probabilities of the tokens of the answer.", False),
                 Field("top_logprobs", Whole(0, limits.top_logprobs), "And of so many of the likeliest at each."),
                 Field("tools", tools, "Functions that the model may call."),

@@ -17,7 +17,7 @@ from anyformer.serve.fields.kinds import (
     Text,
     Whole,
 )
-from anyformer.serve.fields.sampling import MODEL, TOKENS, Bounds
+from anyformer.serve.fields.sampling import MODEL, SOME_TOKENS, Bounds
 from anyformer.serve.fields.table import Table
 from anyformer.serve.fields.tagged import Tagged
 
@@ -119,7 +119,7 @@ def responses_table(bounds: Bounds) -> Table:
                 MODEL,
                 Field("input", input_kind(limits), "A text, or a list of messages and calls.", required=True),
                 Field("instructions", Text(limits.body_bytes), "A system message before all others."),
-                Field("max_output_tokens", TOKENS, "New tokens at most."),
+                Field("max_output_tokens", SOME_TOKENS, "New tokens at most."),
                 Field("temperature", Number(0, 100), "0 takes the likeliest token."),
                 Field("top_p", Number(0, 1, above=True), "Draw from the fewest tokens with this probability together."),
                 Field("top_logprobs", Whole(0, limits.top_logprobs), "Log-probabilities of so many tokens at each."),

@@ -25,6 +25,7 @@ from anyformer.serve.fields.tagged import Tagged
 SEED = 2**63
 MODEL = Field("model", Text(2**16), "The model's name; absent: the one that is served.")
 TOKENS = Whole(0, 2**31 - 1)
+SOME_TOKENS = Whole(1, 2**31 - 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ async function send(path, { body, signal, origin = here, accept }, again = true)
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    const why = origin === here ? "" : " It may also not allow this page: start it with --cors-origins and the address of this one, and this one with --connect and its address.";
+    const why = origin === here ? "" : ` Or it does not allow this page: start it with --cors-origins ${here}. The server of this page must let it ask there, too.`;
     throw new Refusal(`The server at ${new URL(origin).host} can't be reached. Nothing is lost: try again when it answers.${why}`);
   }
   if (answer.status === 401 && again && (await unlock(origin))) return send(path, { body, signal, origin, accept }, false);

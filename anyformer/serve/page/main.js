@@ -34,6 +34,9 @@ class App {
   }
 
   keep() {
+    // Another screen was asked for, of which the page has yet to hear.
+    const { screen } = readAddress(location.hash, this.names);
+    if (screen && screen !== this.screen) return;
     const shown = this.screens[this.screen], prompt = shown && shown.prompt !== undefined ? shown.prompt : this.text();
     const address = writeAddress(this.screen, this.settings, prompt);
     if (location.hash !== address) history.replaceState(null, "", address);

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from anyformer.families.shards import read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.sentence import transformer_folder
-from anyformer.generation.text.detokenizer import Detokenizer
+from anyformer.generation.text.detokenizer import ByteDetokenizer, Detokenizer, detokenizer
 from anyformer.serve.errors import ApiError, bad_request, too_long
 from anyformer.specs.model import ModelSpec
 
@@ -45,11 +45,11 @@ class Texts:
         own = None if spec.source_vocab is None or is_gguf(self.folder) else source_tokenizer(self.folder)
         self.reader: Tokenizer = own or self.tokenizer
         """Of what the model reads, where the source has a vocabulary of its own."""
-        self.template = template or read_template(self.folder)
-        self.bytes_of = TokenBytes(self.tokenizer)
-        self.longest = TokenBytes(self.reader).longest
+        self.bytes_of: TokenBytes = self.tokenizer.token_bytes
+        self.longest = self.reader.token_bytes.longest
         self.tokens = self._special_tokens()
         """Special tokens by name: bos_token, ..."""
+        self.template = read_template(self.folder) if template is None else replace(template, tokens=self.tokens)
         self._tokenising = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
         # A template that runs into its time limit must not keep others from being tokenised.
         self._rendering = ThreadPoolExecutor(1, thread_name_prefix="render")
@@ -109,10 +109,10 @@ class Texts:
 
     def detokenizer(
         self, prompt: Sequence[int], stops: Sequence[str] = (), *, least: int = 0
-    ) -> Detokenizer | StopText:
+    ) -> Detokenizer | ByteDetokenizer | StopText:
         """What turns the new tokens after a prompt into text, as they come; the text ends before a stop string."""
         before = prompt[-TAIL:] if self.spec.topology == "decoder" else ()
-        made = Detokenizer(self.tokenizer, before)
+        made = detokenizer(self.tokenizer, before)
         return StopText(made, stops, least=least) if stops else made
 
     def _special_tokens(self) -> dict[str, str]:
