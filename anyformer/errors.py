@@ -34,6 +34,10 @@ class InputError(AnyformerError, ValueError):
     """A call whose arguments don't fit each other or the model."""
 
 
+class NothingLeftError(InputError):
+    """A request whose own options leave no token that may come next."""
+
+
 class CapabilityError(AnyformerError, RuntimeError):
     """A request that this build, device or dtype can't serve."""
 

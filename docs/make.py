@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 MAKERS = {
     "spec": "the tables of docs/spec.md",
     "training": "the tables of docs/training.md",
+    "serving": "the tables of docs/serving.md",
     "axes": "the README's table and picture of axes",
     "patterns": "docs/patterns.md and its pictures",
     "packed_rows": "docs/pictures/packed-rows.png",

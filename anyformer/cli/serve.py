@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from anyformer.cli.model import DTYPES, FOLDER, check_folder, working
 from anyformer.cli.parser import Command, add_ignore_keys, flag, number, option, whole
 from anyformer.errors import InputError
+from anyformer.serve.config import Limits, ServeConfig
 
 if TYPE_CHECKING:
-    from anyformer.serve.config import Limits, ServeConfig
     from anyformer.serve.engine.messages import EngineFacts
     from anyformer.serve.http.listen import Server
 
@@ -61,6 +61,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--default-chat-template-kwargs", 'variables of the chat template where a request says nothing, e.g. {"enable_thinking": false}', "JSON", default="{}")  # fmt: skip
     option(parser, "--default", "a sampling parameter where a request says nothing, e.g. temperature=0.7", "NAME=VALUE", action="append", default=[])  # fmt: skip
     option(parser, "--cors-origins", "an origin whose pages may ask, whole; may be given several times", "ORIGIN", action="append", default=[])  # fmt: skip
+    option(parser, "--connect-origins", "an origin of another server that the page's Compare may ask; may be given several times", "ORIGIN", action="append", default=[])  # fmt: skip
     option(parser, "--allowed-hosts", "a further name of this server (Host header); may be given several times", "NAME", action="append", default=[])  # fmt: skip
     flag(parser, "--any-model", "answer whatever model a request names")
     flag(parser, "--slots", "let GET /slots tell what runs (never texts)")
@@ -70,10 +71,15 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--threads", "torch's threads", whole(1))
     option(parser, "--log", "how requests are logged; never their text", ("text", "json", "none"), default="text")
     add_ignore_keys(parser)
-    limits = parser.add_argument_group("limits")
+    limits, usual = parser.add_argument_group("limits"), Limits()
     for name, (words, kind) in LIMITS.items():
-        shown = f"--max-{name.replace('_', '-')}" if kind is int else f"--{name.replace('_', '-')}"
-        option(limits, shown, words, whole(1) if kind is int else number(above=0), dest=f"limit_{name}")
+        words = f"{words} ({getattr(usual, name):g})" if kind is float else f"{words} ({getattr(usual, name)})"
+        option(limits, limit_option(name), words, whole(1) if kind is int else number(above=0), dest=f"limit_{name}")
+
+
+def limit_option(name: str) -> str:
+    """The option of a limit."""
+    return ("--max-" if LIMITS[name][1] is int else "--") + name.replace("_", "-")
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -123,11 +129,9 @@ def _offer() -> int:
 
 def read_config(given: argparse.Namespace) -> ServeConfig:
     """The settings that were given."""
-    from anyformer.serve.config import ServeConfig
-
     return ServeConfig(
         model=given.model, served_model_name=tuple(given.served_model_name), host=given.host, port=given.port,
-        keys=read_keys(given.api_key_file), cors_origins=tuple(given.cors_origins), allowed_hosts=tuple(given.allowed_hosts),
+        keys=read_keys(given.api_key_file), cors_origins=tuple(given.cors_origins), connect_origins=tuple(given.connect_origins), allowed_hosts=tuple(given.allowed_hosts),
         device=given.device, dtype=given.dtype, quantize=given.quantize, draft=given.draft, max_num_seqs=given.max_num_seqs,
         max_model_len=given.max_model_len, num_blocks=given.num_blocks, kv_cache_dtype=given.kv_cache_dtype,
         max_num_batched_tokens=given.max_num_batched_tokens, batch_invariant=given.batch_invariant,
@@ -140,8 +144,6 @@ def read_config(given: argparse.Namespace) -> ServeConfig:
 
 
 def _limits(given: argparse.Namespace) -> Limits:
-    from anyformer.serve.config import Limits
-
     named = {name: getattr(given, f"limit_{name}") for name in LIMITS}
     return Limits(**{name: value for name, value in named.items() if value is not None})
 
@@ -182,7 +184,6 @@ def read_defaults(given: list[str]) -> tuple[tuple[str, Any], ...]:
     """Sampling parameters as NAME=VALUE, by the bounds that requests have."""
     import json
 
-    from anyformer.serve.config import Limits
     from anyformer.serve.fields.kinds import Wrong, near
     from anyformer.serve.fields.sampling import TOKENS, Bounds, sampling_fields
 

@@ -61,6 +61,8 @@ class ServeConfig:
     """API keys, of which each request needs one; none: everybody may ask."""
     cors_origins: tuple[str, ...] = ()
     """Origins of other pages that may ask, whole (https://example.org)."""
+    connect_origins: tuple[str, ...] = ()
+    """Origins of other servers that our page may ask, for Compare."""
     allowed_hosts: tuple[str, ...] = ()
     """Further names by which clients may call this server (the Host header)."""
     device: str | None = None

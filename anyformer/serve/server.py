@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from anyformer.serve.engine.messages import EngineFacts
     from anyformer.serve.http.app import App
     from anyformer.serve.http.listen import Server
+
+
+SWITCH_SECONDS = 1e-4
+"""After so long a thread lets another one have the interpreter."""
 
 
 def serve(config: ServeConfig, on_ready: Callable[[Server, EngineFacts], None]) -> int:
@@ -51,10 +56,12 @@ def check(config: ServeConfig) -> None:
             raise CapabilityError(f"the server needs {package}: pip install 'anyformer[serve]'") from None
     if not 0 <= config.port < 2**16:
         raise InputError(f"--port {config.port}: a port is a number from 0 (any that is free) to 65535")
-    for origin in config.cors_origins:
-        if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
+    given = [("--cors-origins", each) for each in config.cors_origins]
+    for option, origin in given + [("--connect-origins", each) for each in config.connect_origins]:
+        # What is more than an origin could end the directive of the page's policy in which it stands.
+        if not re.fullmatch(r"https?://[\w.\[\]:-]+", origin):
             raise InputError(
-                f"--cors-origins {origin}: give whole origins, each with its scheme and nothing after its host and "
+                f"{option} {origin}: give whole origins, each with its scheme and nothing after its host and "
                 "port, such as https://example.org; there is no wildcard"
             )
     if any(not key.strip() for key in config.keys):

@@ -167,7 +167,10 @@ def test_serve_without_memory_for_one_sequence_says_how_much_there_is(capsys, mo
 def test_serve_for_everybody_needs_a_key(capsys, model, monkeypatch, host: str):
     monkeypatch.setenv("ANYFORMER_API_KEY", "")
     line = refused(capsys, str(model), "--port", "0", "--host", host)
-    assert "everybody who reaches this machine could use the server; give it API keys (--api-key-file)" in line
+    assert (
+        "everybody who reaches this machine could use the server; give it API keys (--api-key-file, or $ANYFORMER_API_KEY)"
+        in line
+    )
 
 
 def test_serve_with_a_key_file_that_holds_none_is_refused(capsys, model, tmp_path, monkeypatch):
@@ -199,6 +202,9 @@ WRONG = {
     "--default temperature=hot": '--default: temperature: expected a number from 0 to 100, got "hot"',
     "--default temperature=101": "--default: temperature: 101 is not a number from 0 to 100",
     "--default top_p=NaN": "--default: top_p: NaN is not a number above 0 and at most 1",
+    "--default-chat-template-kwargs {": "'{' is no JSON",
+    "--default-chat-template-kwargs [1]": "'[1]' is no object of texts, numbers",
+    '--default-chat-template-kwargs {"a":[]}': "is no object of texts, numbers",
     "--default seed=1.5": "--default: seed: expected a whole number",
     "--port 0 --device tpu": "--device: 'tpu' is ",
     "--port 0 --device cuda:99": "--device: 'cuda:99' is not there",
@@ -243,7 +249,8 @@ def test_serve_options_are_those_of_the_config(monkeypatch, model, tmp_path):
         f"--host 0.0.0.0 --port 8080 --api-key-file {keys} --served-model-name a --served-model-name b --device cuda:1 "
         f"--dtype bfloat16 --quantize int8 --draft {model} --max-num-seqs 7 --max-model-len 50 --num-blocks 9 "
         "--kv-cache-dtype int8 --max-num-batched-tokens 100 --batch-invariant --no-share --pooling cls "
-        "--chat-template t --default temperature=0.5 --default max_tokens=7 --cors-origins https://a.org "
+        '--chat-template t --default-chat-template-kwargs {"a":false} '
+        "--default temperature=0.5 --default max_tokens=7 --cors-origins https://a.org "
         "--cors-origins http://b.org:8 --allowed-hosts c.org --any-model --slots --no-metrics --front-end-process "
         "--threads 3 --log json --ignore-keys x,y.z --max-body-bytes 1 --max-head-bytes 2 --head-seconds 3 "
         "--body-seconds 4.5 --max-connections 5 --max-connections-per-address 6 --max-queue 7 --request-seconds 8 "
@@ -253,7 +260,7 @@ def test_serve_options_are_those_of_the_config(monkeypatch, model, tmp_path):
         model=str(model), host="0.0.0.0", port=8080, keys=("one", "thr\u00e9e"), served_model_name=("a", "b"), device="cuda:1",
         dtype="bfloat16", quantize="int8", draft=str(model), max_num_seqs=7, max_model_len=50, num_blocks=9,
         kv_cache_dtype="int8", max_num_batched_tokens=100, batch_invariant=True, enable_prefix_caching=False, pooling="cls",
-        chat_template="t", defaults=(("temperature", 0.5), ("max_tokens", 7)),
+        chat_template="t", chat_template_kwargs=(("a", False),), defaults=(("temperature", 0.5), ("max_tokens", 7)),
         cors_origins=("https://a.org", "http://b.org:8"), allowed_hosts=("c.org",), any_model=True, slots=True,
         metrics=False, front_end_process=True, threads=3, log="json", ignore_keys=("x", "y.z"),
         limits=Limits(

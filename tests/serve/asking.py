@@ -175,5 +175,6 @@ def assert_alike(mine: Any, theirs: Any, place: str = "") -> None:
 def assert_unharmed(running: Running) -> None:
     """Nothing is left of what came, and the server serves."""
     running.eventually(lambda: running.state.active == 0)
+    running.eventually(lambda: not running.client._live and running.client.worker.engine.idle)
     running.engine_idle()
     assert running.get("/health").status == 200

@@ -81,7 +81,7 @@ WRONG: dict[str, list[Any]] = {
         (complete, {"stop": [1]}), (complete, {"stop": {"a": 1}}), (complete, {"stop_token_ids": [VOCAB]}), (complete, {"stop_token_ids": [1] * 65}),
     ],
     "29 token ids": [
-        (complete, {"prompt": [each]}) for each in (-1, VOCAB, 2**63, True, 1.5, None, "5 6", [])
+        (complete, {"prompt": [each]}) for each in (-1, VOCAB, 2**63, True, 1.5, None, [])
     ] + [(complete, {"prompt": [[1], [VOCAB]]}), (complete, {"prompt": [[1], "a"]}), (complete, {"prompt": [1, "a"]}), (complete, {"prompt": {}})],
     "31 room": [(complete, {"prompt": [5] * (ROOM + 1)}), (complete, {"prompt": [5] * ROOM, "max_tokens": 2}), (complete, {"prompt": "a" * ROOM})],
     "32 template": [
@@ -238,8 +238,9 @@ def test_answer_that_holds_signs_of_control_is_sent_as_data(server: Running, rig
     texts = ["<script>alert(1)</script>", "\x1b[31m\x00\r\n\r\ndata: [DONE]\r\n\r\n", "\u202eevil\u2028\u2029\u0085", "x" * 300, "\n\ndata: x\n\n"]
     for text in texts:
         with beside(server, right):
-            body = {"messages": [USER], "structured_outputs": {"choice": [text]}}
+            body = {"messages": [USER], "structured_outputs": {"choice": [text]}, "ignore_eos": True}
             answer = server.post(CHAT, body)
+            assert answer.status == 200, answer.body
             assert answer.data["choices"][0]["message"]["content"] == text
             assert answer.headers["content-type"] == "application/json"
             assert answer.headers["x-content-type-options"] == "nosniff"

@@ -1,5 +1,6 @@
 """Texts to tokens and back over HTTP, by the tokenizer's own word."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,3 +140,29 @@ def test_apply_template_of_special_tokens_in_a_message_keeps_them_text(server: R
     found = server.post("/apply-template", {"messages": said}).data
     assert BOS not in found["tokens"]
     assert "<|endoftext|>" in found["prompt"]
+
+
+def test_apply_template_of_the_operator_s_file_knows_tokens_and_variables(serving, tmp_path):
+    file = tmp_path / "template.jinja"
+    file.write_text("{{ bos_token }}{% if enable_thinking %}thinks: {% endif %}{{ messages[0].content }}")
+    said = {"messages": [{"role": "user", "content": "cat"}]}
+    kwargs = (("enable_thinking", True), ("unused", 1))
+    with serving(chat_template=str(file), chat_template_kwargs=kwargs) as server:
+        found = server.post("/apply-template", said).data
+        assert found["prompt"] == "<|endoftext|>thinks: cat"
+        assert found["pieces"][0] == {"id": BOS, "piece": "<|endoftext|>", "special": True}
+        off = said | {"chat_template_kwargs": {"enable_thinking": False}}
+        assert server.post("/apply-template", off).data["prompt"] == "<|endoftext|>cat"
+
+
+def test_apply_template_tells_no_field_of_a_tool_that_is_not_there(serving, tmp_path):
+    file = tmp_path / "template.jinja"
+    file.write_text(
+        "{% for tool in tools %}<tool_call>{{ tool | tojson }}</tool_call>{% endfor %}{{ messages[0].content }}"
+    )
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "default": None}}}
+    with serving(chat_template=str(file)) as server:
+        answer = server.post("/apply-template", {"messages": [{"role": "user", "content": "cat"}], "tools": [tool]})
+        assert answer.status == 200, answer.body
+        shown = answer.data["prompt"].removeprefix("<tool_call>").partition("</tool_call>")[0]
+        assert json.loads(shown) == tool

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, NothingLeftError
 from anyformer.generation.engine.request import Sequence, TopLogprobs
 from anyformer.generation.guided.guide import unpacked
 from anyformer.generation.samplers.batched import SamplingKind, pick, sample, sampling_kind, sampling_tensors, uniform
@@ -42,12 +42,12 @@ class Sampler:
         """A token for each sequence; one for which there is none gets an error, and the others don't notice."""
         try:
             found = self._sample(logits_BV, sequences)
+            if any([each.request.logprobs is not None for each in sequences]):
+                self._add_logprobs(logits_BV, sequences, found)
         except Exception as error:
             if len(sequences) == 1:
                 return [Sampled(NONE, error)]
             return [self.sample(logits_BV[i : i + 1], [each])[0] for i, each in enumerate(sequences)]
-        if any([each.request.logprobs is not None for each in sequences]):
-            self._add_logprobs(logits_BV, sequences, found)
         return found
 
     def _sample(self, logits_BV: Tensor, sequences: list[Sequence]) -> list[Sampled]:
@@ -75,7 +75,9 @@ class Sampler:
         chosen = [Sampled(each) for each in ids]
         for i, each in enumerate(chosen):
             if each.id == NONE:
-                each.error = InputError(why_not(logits_BV[i], left_BV[i]) or "no token can be chosen")
+                words = why_not(logits_BV[i], left_BV[i]) or "no token can be chosen"
+                # Where the model itself had one to offer, what was asked for has ruled it out.
+                each.error = (NothingLeftError if bool(logits_BV[i].max().isfinite()) else InputError)(words)
         return chosen
 
     def _prepare(self, sequences: list[Sequence]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.errors import InputError
+from anyformer.errors import InputError, NothingLeftError
 from anyformer.generation.guided.fence import FENCE, Fence
 from anyformer.generation.guided.grammar import SOURCE_BYTES, Grammar, read_grammar
 from anyformer.generation.guided.vocabulary import Vocabulary, llguidance, vocabulary_of
@@ -87,9 +87,11 @@ class CompiledGrammar:
         set_bits(mask, (self.vocabulary.size,), on=False)
         return mask
 
-    def failed(self, matcher: Any) -> InputError:
+    def failed(self, matcher: Any) -> NothingLeftError:
         """Why a matcher can't go on."""
-        return InputError(f"guided: {self.grammar.kind}: can't be followed any further: {said(matcher.get_error())}")
+        return NothingLeftError(
+            f"guided: {self.grammar.kind}: can't be followed any further: {said(matcher.get_error())}"
+        )
 
     def __repr__(self) -> str:
         return f"CompiledGrammar({self.grammar.kind}, vocab={self.vocabulary.size})"

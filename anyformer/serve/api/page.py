@@ -17,7 +17,7 @@ SOURCES = ("prompt", "ids", "messages")
 def routes(context: Context) -> dict[tuple[str, str], Route]:
     """All of them. The files are open to everybody, as a browser can't send a key with them; they hold no data."""
     api = PageApi(context)
-    headers = {"content-security-policy": policy()}
+    headers = {"content-security-policy": policy(context.config.connect_origins)}
     files = {("GET", path): file_route(each, headers) for path, each in page_files().items()}
     return files | {
         ("GET", "/api/model"): Route(api.model),

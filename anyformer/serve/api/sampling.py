@@ -112,7 +112,10 @@ def guided_params(data: Mapping[str, Any]) -> dict[str, Any]:
     """What response_format and structured_outputs ask of the engine."""
     wanted: Mapping[str, Any] = data.get("response_format") or {"type": "text"}
     named = {
-        name: value for name, value in (data.get("structured_outputs") or {}).items() if value not in (None, False)
+        # As a JSON Schema, false is one that allows nothing.
+        name: value
+        for name, value in (data.get("structured_outputs") or {}).items()
+        if value is not None and (value is not False or name == "json")
     }
     if named and wanted["type"] != "text":
         raise bad_request("structured_outputs: response_format asks for another form; give one of them", "structured_outputs")  # fmt: skip

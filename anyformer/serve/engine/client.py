@@ -136,7 +136,8 @@ class Generation:
             self.reasons.append(reason)
         if reason == "failed":
             status = more.get("status", 500)
-            error = ApiError(status, more["error"], code="engine_failed", headers={"x-should-retry": "false"})
+            code = "engine_failed" if status >= 500 else "nothing_left"
+            error = ApiError(status, more["error"], code=code, headers={"x-should-retry": "false"})
             self._client._end(self, error)
             return
         top, prompt = more.get("top"), more.get("prompt_logprobs")

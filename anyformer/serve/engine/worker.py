@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from anyformer.errors import AnyformerError
+from anyformer.errors import AnyformerError, NothingLeftError
 from anyformer.generation.engine import Engine, Request, RequestOutput
 from anyformer.generation.guided.compiled import CompiledGrammar
 from anyformer.generation.pipelines.source import Source
@@ -245,8 +245,9 @@ class EngineWorker:
                 more["stop_text"] = met
         if out.error is not None:
             status, words, _ = refusal(out.error)
-            # A request that was fine when it came is not to blame.
-            more |= {"error": words, "status": max(status, 500)}
+            # A request that was fine when it came is not to blame, unless it has itself ruled out all that could be said.
+            blame = isinstance(out.error, NothingLeftError)
+            more |= {"error": words, "status": status if blame else max(status, 500)}
         return more
 
     def _recover(self, engine: Engine, error: BaseException) -> bool:

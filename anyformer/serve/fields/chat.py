@@ -105,7 +105,9 @@ def chat_table(bounds: Bounds) -> Table:
             (
                 MODEL,
                 Field("messages", Items(message_kind(limits), limits.messages, 1), "The conversation.", required=True),
-                Field("max_completion_tokens", SOME_TOKENS, "New tokens at most; absent: as many as there is room for."),
+                Field(
+                    "max_completion_tokens", SOME_TOKENS, "New tokens at most; absent: as many as there is room for."
+                ),
                 Field("max_tokens", SOME_TOKENS, "The older name of max_completion_tokens."),
                 Field("logprobs", Flag(), "Log-probabilities of the tokens of the answer.", False),
                 Field("top_logprobs", Whole(0, limits.top_logprobs), "And of so many of the likeliest at each."),

@@ -41,7 +41,7 @@ def bind(host: str, port: int, *, keys: bool) -> socket.socket:
     if not keys and not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
         raise InputError(
             f"--host {host}: everybody who reaches this machine could use the server; "
-            "give it API keys (--api-key-file), or let it listen on 127.0.0.1"
+            "give it API keys (--api-key-file, or $ANYFORMER_API_KEY), or let it listen on 127.0.0.1"
         )
     sock = socket.socket(family, kind, protocol)
     try:

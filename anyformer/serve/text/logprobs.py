@@ -76,7 +76,9 @@ def completion_logprobs(
         found["top_logprobs"].append(None if entry.logprob is None else {names[token]: value for token, value in top})
         found["text_offset"].append(offsets.push(entry.id))
         if ids:
-            found["top_ids"].append(None if entry.logprob is None else [[token, value] for token, value in top])
+            found["top_ids"].append(
+                None if entry.logprob is None else [[token, value, bytes_of.label(token)] for token, value in top]
+            )
     return found
 
 
