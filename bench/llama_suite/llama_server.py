@@ -57,11 +57,11 @@ MISSING = {
     "--models-max": "a router of several models", "--models-preset": "a router of several models",
     "--reranking": "no reranking", "--lora": "no LoRA adapters", "--context-shift": "no context shift",
     "--model-draft": "no draft model for this one", "--spec-type": "no speculative settings by flag", "--slot-save-path": "slots are not saved",
-    "--grp-attn-n": "no self-extend", "--grp-attn-w": "no self-extend", "--no-ui": "the page is always there",
+    "--grp-attn-n": "no self-extend", "--grp-attn-w": "no self-extend",
     "--no-models-autoload": "a router of several models", "--mmproj-url": "text only", "--media-path": "text only",
     "--sleep-idle-seconds": "a server does not sleep", "--ui-mcp-proxy": "no MCP", "--tools": "no built-in tools",
     "--tools-runtime": "no built-in tools", "--mcp-servers-config": "no MCP", "--mcp-servers-json": "no MCP",
-    "-ctk": "KV types by other names", "-ctv": "KV types by other names",
+    "-ctk": "KV types by other names", "-ctv": "KV types by other names", "--no-ui": "the page is always there",
 }  # fmt: skip
 BARE = {"--reranking", "--context-shift", "--no-ui", "--no-models-autoload", "--ui-mcp-proxy"}
 """Those of them that have no value."""

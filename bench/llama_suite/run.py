@@ -27,6 +27,14 @@ from bench.llama_suite.llama_server import DECODER, ENCODER, FORKS, MARK, SCRATC
 from bench.llama_suite.plugin import RESULTS
 
 HERE = Path(__file__).parent
+KNOWN = {
+    "match_regex(": "another random generator draws another text",
+    "gaierror": "a file of theirs that can't be fetched",
+    "__verbose": "no debugging output in answers",
+    "llamacpp:": "metrics have vLLM's names",
+    "Process-Start-Time-Unix": "metrics have vLLM's names",
+}
+"""Signs of a failure, and what they mean."""
 TESTS, TEMPLATES = Path("tools/server/tests"), Path("models/templates")
 
 
@@ -75,6 +83,7 @@ def run(given: argparse.Namespace) -> list[dict]:
             if (given.checkout / part).is_dir():
                 shutil.copytree(given.checkout / part, root / part)
         tests = root / TESTS
+        (tests / "tmp").mkdir(exist_ok=True)
         shim = root / "llama-server"
         shim.write_text(
             f'#!/bin/sh\nPYTHONPATH="{HERE.parents[1]}" exec "{sys.executable}" "{HERE}/llama_server.py" "$@"\n'
@@ -112,11 +121,16 @@ def reason(case: dict) -> str:
     found = re.findall(rf"{MARK} (.*)", case["printed"])
     if found:
         return found[-1]
+    last = [line[1:].strip() for line in case["said"].splitlines() if line.startswith("E ")]
+    words = last[0] if last else case["said"][-200:].strip()
+    for mark, why in KNOWN.items():
+        if mark in case["said"]:
+            return why
     # What the server said of the last request that it refused says more than the status that was expected.
-    refused = re.findall(r'"message": "(.*?)"[,\n]', case["printed"])
-    last = [line for line in case["said"].splitlines() if line.startswith("E ")]
-    words = (last[0][1:].strip() if last else case["said"][-200:]).strip()
-    return (f"{words[:100]} ({refused[-1][:120]})" if refused else words[:160]).replace("|", "\\|")
+    raised = re.search(r"""'message': (["'])(.*?)\1""", words)
+    refused = re.findall(r'"message": "(.*?)"[,\n]', case["printed"]) if "400" in words else []
+    said = raised[2] if raised else refused[-1] if refused else words
+    return re.sub(r"/tmp\S*|\d{4,}", "...", said)[:120].replace("|", "\\|")
 
 
 def report(cases: list[dict]) -> str:

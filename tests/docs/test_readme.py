@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
+import urllib.request
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -71,6 +73,9 @@ def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
     )
     (tmp_path / "mine.toml").write_text(config())
     for command in commands():
+        if command.startswith("anyformer serve "):
+            serve_and_ask(command, tmp_path)
+            continue
         more = {"quickstart": SHORTER, "train": FEWER, "ablate": BRIEFER}.get(command.split()[1], "")
         words = shlex.split(f"{command} {more}")
         # The second run of the page is compared with the first, which has to keep its name.
@@ -88,6 +93,31 @@ def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
             assert "Beside quickstart: 1 axis differs" in done.stdout
     assert (tmp_path / "llama.png").stat().st_size > 10_000
     assert (tmp_path / "runs" / "mine" / "report.html").is_file()
+
+
+def serve_and_ask(command: str, folder: Path) -> None:
+    """Start the page's server on a free port, and ask it with the page's own curl line."""
+    (asked,) = [line for fence in fences(PAGE) for line in fence.text.splitlines() if line.startswith("curl ")]
+    server = subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(command), "--port", "0", "--log", "none"],
+        cwd=folder, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    try:
+        assert server.stderr is not None
+        told = server.stderr.readline()
+        place = re.search(r"http://(127\.0\.0\.1:\d+)", told)
+        assert place is not None, told + server.stderr.read()
+        words = shlex.split(asked.replace("localhost:8000", place[0]))
+        url, header, body = words[1], words[words.index("-H") + 1], words[words.index("-d") + 1]
+        name, value = header.split(": ")
+        request = urllib.request.Request(url, body.encode(), {name: value})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] > 0
+    finally:
+        server.terminate()
+        assert server.wait(120) == 0
+        if server.stderr is not None:
+            server.stderr.close()
 
 
 def config() -> str:
@@ -127,7 +157,16 @@ def test_readme_length_and_first_command_are_in_bounds():
 
 @pytest.mark.parametrize(
     "name",
-    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/spec.md", "docs/tour.md", "docs/training.md", "docs/lab.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/spec.md",
+        "docs/tour.md",
+        "docs/training.md",
+        "docs/lab.md",
+        "docs/serving.md",
+    ],
 )
 def test_page_links_lead_to_files_and_headings(name):
     page = read(name)

@@ -106,14 +106,13 @@ def test_requests_of_the_page_are_answered(server):
         assert answer.status == 200, answer.body
 
 
-def test_python_of_the_page_is_answered(server, capsys):
+def test_python_of_the_page_is_answered(server):
     pytest.importorskip("openai")
     space: dict = {}
     blocks = [fence for fence in fences(PAGE) if fence.language == "py"]
     assert len(blocks) >= 6
     for fence in blocks:
         exec(compile(fence.text.replace(HERE, server.base_url), f"{NAME}, line {fence.line}", "exec"), space)
-        assert capsys.readouterr().out.strip(), fence.text
     space["client"].close()
 
 

@@ -163,28 +163,28 @@ def test_fence_that_gets_no_time_to_compute_gives_up_by_the_clock(monkeypatch):
     slow = {"json_schema": {"type": "integer", "multipleOf": 123456789}}
     with pytest.raises(af.InputError, match=r"takes more than 0\.3 seconds on the clock to compile"):
         compiled(slow, fence=own, limits=GrammarLimits(seconds=3600.0))
-    assert own._process is None
+    assert own._child._process is None
 
 
 def test_fence_whose_process_died_starts_another_one():
     own = Fence()
     try:
         assert compiled({"regex": "a"}, fence=own)
-        process = own._process
+        process = own._child._process
         process.kill()
         process.wait()
         assert compiled({"regex": "b"}, fence=own)
-        assert own._process is not process
+        assert own._child._process is not process
     finally:
         own.close()
-    assert own._process is None
+    assert own._child._process is None
 
 
 def test_fence_that_is_interrupted_gives_no_stale_answer(monkeypatch):
     own = Fence()
     try:
         assert compiled({"regex": "a"}, fence=own)
-        process = own._process
+        process = own._child._process
 
         class Interrupted:
             closed = True
@@ -196,7 +196,7 @@ def test_fence_that_is_interrupted_gives_no_stale_answer(monkeypatch):
             patched.setattr(process, "stdout", Interrupted())
             with pytest.raises(KeyboardInterrupt):
                 compiled({"regex": "b"}, fence=own)
-        assert own._process is None
+        assert own._child._process is None
         assert process.poll() is not None
         assert mask_of(Guide(compiled({"regex": "c"}, fence=own), ()), []) == {3}
     finally:
@@ -383,6 +383,6 @@ def test_message_of_a_refusal_is_short():
 
 def test_fence_of_all_grammars_is_one_process():
     compiled({"regex": "a"})
-    process = FENCE._process
+    process = FENCE._child._process
     compiled({"regex": "b"})
-    assert FENCE._process is process
+    assert FENCE._child._process is process

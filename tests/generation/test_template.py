@@ -142,8 +142,8 @@ def test_template_without_the_engine_says_what_to_install(tmp_path, monkeypatch)
 
 def test_sandbox_starts_again_after_its_process_died():
     SANDBOX.render("x", {})
-    SANDBOX._process.kill()
-    SANDBOX._process.wait()
+    SANDBOX._child._process.kill()
+    SANDBOX._child._process.wait()
     assert SANDBOX.render("y", {}) == "y"
 
 

@@ -6,12 +6,7 @@ a special token that is spelled out in a message is text, while those that the t
 
 import atexit
 import json
-import os
 import re
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +18,7 @@ from anyformer.errors import CapabilityError, CheckpointError, InputError
 from anyformer.families.gguf.header import is_gguf, read_header
 from anyformer.families.shards import read_json
 from anyformer.files import inside
+from anyformer.generation.confined import ConfinedProcess, Ended
 
 PROGRAM = Path(__file__).with_name("render_worker.py")
 PATIENCE = 2.0
@@ -33,17 +29,13 @@ class Sandbox:
     """A child process that renders templates, which come with models of others, within limits of time, memory and steps."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._parent = 0
+        self._child = ConfinedProcess(PROGRAM)
 
     def render(self, template: str, names: Mapping[str, Any]) -> str:
         """The text of a template."""
-        question = json.dumps({"template": template, "names": dict(names)}).encode() + b"\n"
-        with self._lock:
-            said = self._ask(question)
-        if "stopped" in said:
-            why = said["stopped"]
+        said = self._child.ask({"template": template, "names": dict(names)}, PATIENCE)
+        if isinstance(said, Ended):
+            why = f"took more than {PATIENCE:g} seconds" if said.late else "took more memory than it may"
             raise InputError(f"the chat template {why}, and was stopped; give the model's folder another one")
         if "missing" in said:
             raise CapabilityError(f"chat templates need the package {said['missing']}: pip install 'anyformer[chat]'")
@@ -59,52 +51,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the process, if there is one."""
-        process, self._process = self._process, None
-        # A copy of us that was forked off does not own it.
-        if process is None or self._parent != os.getpid():
-            return
-        process.kill()
-        process.communicate()
-
-    def _ask(self, question: bytes) -> dict[str, str]:
-        """The answer, or why the process was stopped."""
-        process, began = self._running(), time.monotonic()
-        timer = threading.Timer(PATIENCE, process.kill)
-        timer.daemon = True
-        timer.start()
-        line = b""
-        try:
-            if process.stdin is not None and process.stdout is not None:
-                process.stdin.write(question)
-                process.stdin.flush()
-                line = process.stdout.readline()
-        except OSError:
-            pass
-        except BaseException:
-            # Ctrl-C: the answer that is still to come would be taken for that of the next question.
-            self.close()
-            raise
-        finally:
-            timer.cancel()
-        if line.endswith(b"\n"):
-            return json.loads(line)
-        self.close()
-        late = time.monotonic() - began >= PATIENCE
-        return {"stopped": f"took more than {PATIENCE:g} seconds" if late else "took more memory than it may"}
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._parent == os.getpid() and self._process.poll() is None:
-            return self._process
-        self.close()
-        self._parent = os.getpid()
-        self._process = subprocess.Popen(
-            # Its own folder is not searched for modules.
-            [sys.executable, "-P", str(PROGRAM)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            # Ctrl-C is for us.
-            start_new_session=True,
-        )  # fmt: skip
-        return self._process
+        self._child.close()
 
 
 SANDBOX = Sandbox()

@@ -15,7 +15,7 @@ from anyformer.serve.text.logprobs import Entry
 class Choice:
     """One answer to one prompt."""
 
-    __slots__ = ("_detokenizer", "_held", "_keeps", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
+    __slots__ = ("_detokenizer", "_keeps", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
 
     def __init__(
         self,
@@ -37,7 +37,6 @@ class Choice:
         self._stop_ids, self._keeps = sampling.stop_ids, "logprobs" in sampling.params
         self._shown = shown or {}
         """Special tokens that are written out, as tool calls begin with one in some models."""
-        self._held = ""
         self._taken = 0
 
     def push(self, output: Output) -> str:
@@ -127,12 +126,9 @@ class Jobs:
 
     def __init__(self, context: Context, request: HttpRequest, name: str, jobs: list[Job]) -> None:
         self.context, self.request, self.name, self.jobs = context, request, name, jobs
-        try:
-            for i, job in enumerate(jobs):
-                job.start(context, request, name if len(jobs) == 1 else f"{name}-{i}")
-        except BaseException:
-            self.cancel()
-            raise
+        request.at_end.append(self.cancel)
+        for i, job in enumerate(jobs):
+            job.start(context, request, name if len(jobs) == 1 else f"{name}-{i}")
         self.note()
 
     def note(self) -> None:

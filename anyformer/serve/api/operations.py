@@ -49,9 +49,7 @@ class OperationsApi:
         context = self.context
         if not context.config.metrics:
             raise ApiError(501, "this server was started without metrics", code="not_supported")
-        # llama.cpp's name for it, which its own clients look for.
-        headers = {"process-start-time-unix": str(int(context.state.started))}
-        return Reply(context.metrics.text(), headers=headers, content_type=METRICS_TYPE)
+        return Reply(context.metrics.text(), content_type=METRICS_TYPE)
 
     async def version(self, request: HttpRequest) -> Reply:
         """GET /version."""

@@ -151,6 +151,9 @@ class App:
                 await exchange.fail(exchange.ending)
         except BaseException as error:
             await exchange.fail(self._fault(error, request))
+        finally:
+            for each in request.at_end:
+                each()
 
     def _fault(self, error: BaseException, request: HttpRequest) -> ApiError:
         """What a client is told of an exception. Tokenizers panic beside `Exception`, hence the wider type."""

@@ -41,6 +41,8 @@ class HttpRequest:
     """By time.monotonic()."""
     log: dict[str, Any] = field(default_factory=dict)
     """What a handler adds to the request's line in the log: counts, never text."""
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the handler is done with it, however that went."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,9 @@ def guarded(call: Callable[[], T]) -> T:
     except (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise ApiError(500, "the tokenizer failed on this text", code="tokenizer_failed") from error
+        raise ApiError(
+            500, "the tokenizer failed on this text", code="tokenizer_failed", headers={"x-should-retry": "false"}
+        ) from error
 
 
 def template_file(path: str) -> ChatTemplate:
