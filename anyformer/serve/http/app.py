@@ -143,17 +143,19 @@ class App:
     async def _work(self, exchange: Exchange, route: Route) -> None:
         request = exchange.request
         try:
-            answer = await route.handler(request)
-            await (exchange.stream(answer) if isinstance(answer, EventStream) else exchange.reply(answer))
+            try:
+                answer = await route.handler(request)
+                await (exchange.stream(answer) if isinstance(answer, EventStream) else exchange.reply(answer))
+            finally:
+                # Before the client is told, which may take it a while to read.
+                for each in request.at_end:
+                    each()
         except asyncio.CancelledError:
             # Without a reason the client is gone, and there is nobody to be told.
             if exchange.ending is not None:
                 await exchange.fail(exchange.ending)
         except BaseException as error:
             await exchange.fail(self._fault(error, request))
-        finally:
-            for each in request.at_end:
-                each()
 
     def _fault(self, error: BaseException, request: HttpRequest) -> ApiError:
         """What a client is told of an exception. Tokenizers panic beside `Exception`, hence the wider type."""
