@@ -199,8 +199,8 @@ def test_request_that_fails_half_way_is_ended_in_the_engine_too(server: Running,
 
     body = {
         PATH: {"prompt": "the cat", "max_tokens": 400, "ignore_eos": True}, CHAT: {"messages": [USER], "max_tokens": 400, "ignore_eos": True},
-        "/v1/responses": {"input": "the cat", "max_output_tokens": 400}, "/completion": {"prompt": "the cat", "n_predict": 400, "ignore_eos": True},
-        "/v1/messages": {"messages": [USER], "max_tokens": 400},
+        "/v1/responses": {"input": "the cat", "max_output_tokens": 400, "temperature": 0}, "/completion": {"prompt": "the cat", "n_predict": 400, "ignore_eos": True},
+        "/v1/messages": {"messages": [USER], "max_tokens": 400, "temperature": 0},
     }[path]  # fmt: skip
     monkeypatch.setattr(Choice, "push", failing)
     with Gate(server) as gate:

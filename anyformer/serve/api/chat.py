@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from anyformer.serve.api.choices import Choice, Job, Jobs
@@ -34,7 +34,7 @@ class ChatCompletions:
             raise bad_request("top_logprobs: only with logprobs: true", "top_logprobs")
         answer = await self.start(request, data, model, new_id("chatcmpl"))
         if data["stream"]:
-            return EventStream(answer.events())
+            return EventStream(answer.jobs.until_closed(answer.events()))
         await answer.jobs.run()
         return Reply(answer.body())
 
@@ -100,7 +100,7 @@ class ChatAnswer:
     def _ids(self, choice: Choice) -> dict[str, Any]:
         return {"token_ids": choice.take_ids()} if self.with_ids else {}
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """The answer while it is made."""
         options = self.data["stream_options"] or {}
         counts, ends = options.get("continuous_usage_stats"), options.get("include_usage")

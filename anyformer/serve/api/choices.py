@@ -1,7 +1,7 @@
 """Answers in the making: the text, tokens and log-probabilities of each choice, from what the engine reports step by step."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from anyformer.serve.api.context import Context
@@ -165,6 +165,17 @@ class Jobs:
             if job.generation is not None:
                 job.generation.cancel()
         self.note()
+
+    async def until_closed(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Events made of our outputs. Whoever stops to listen between two of them closes this generator and not that of
+        the outputs, so the engine is told here.
+        """
+        try:
+            async for event in events:
+                yield event
+        finally:
+            self.cancel()
+            await events.aclose()
 
     async def run(self) -> None:
         """To the end."""

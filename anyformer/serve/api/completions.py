@@ -1,7 +1,7 @@
 """POST /v1/completions: continue a text, or score it."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from anyformer.serve.api.choices import Choice, Job, Jobs
@@ -48,7 +48,7 @@ class Completions:
             jobs.append(Job(context, ids, sampling, first=i * best, text=text))
         answer = Answer(self, Jobs(context, request, name, jobs), data, model)
         if data["stream"]:
-            return EventStream(answer.events())
+            return EventStream(answer.jobs.until_closed(answer.events()))
         await answer.jobs.run()
         return Reply(answer.body())
 
@@ -132,7 +132,7 @@ class Answer:
         entries = choice.take_entries()
         return completion_logprobs(entries, self.context.texts.bytes_of, self.offsets[choice.index], ids=self.with_ids)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """The answer while it is made."""
         options = self.data["stream_options"] or {}
         counts, ends = options.get("continuous_usage_stats"), options.get("include_usage")

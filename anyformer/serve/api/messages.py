@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from anyformer.serve.api.chat import ChatAnswer, ChatCompletions
@@ -34,7 +34,7 @@ class Messages:
         made = await self.chat.start(request, asked, model, new_id("msg").replace("-", "_"))
         message = Message(made, data, model)
         if data["stream"]:
-            return EventStream(message.events())
+            return EventStream(made.jobs.until_closed(message.events()))
         await made.jobs.run()
         return Reply(message.body())
 
@@ -136,7 +136,7 @@ class Message:
         content = [{"type": "text", "text": said}] if said or not calls else []
         return self.frame([*content, *map(tool_use, calls)], **self.stop(calls))
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """The answer while it is made."""
         begun = False
         try:

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from anyformer.serve.api.chat import ChatAnswer, ChatCompletions
@@ -39,7 +39,7 @@ class Responses:
             raise
         made = Response(answer, data, model)
         if data["stream"]:
-            return EventStream(made.events())
+            return EventStream(answer.jobs.until_closed(made.events()))
         await answer.jobs.run()
         return Reply(made.body())
 
@@ -156,7 +156,7 @@ class Response:
         self.number += 1
         return f"event: response.{kind}\ndata: {dumps(made)}\n\n"
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         """The answer while it is made."""
         try:
             async for parts in self._events():
