@@ -130,8 +130,8 @@ def test_room_that_is_used_exactly_is_enough(server: Running, right: list[Any]):
 @pytest.mark.parametrize("text", [" " * 4_000_000, "a" * 4_000_000, "\U0001f63a" * 300_000, "the cat " * 400_000])
 def test_prompt_that_can_not_fit_is_refused_without_being_tokenised(server: Running, right: list[Any], text: str, monkeypatch):
     sizes: list[int] = []
-    whole = Texts._prompt_ids
-    monkeypatch.setattr(Texts, "_prompt_ids", lambda self, text, *a, **k: sizes.append(len(text)) or whole(self, text, *a, **k))  # fmt: skip
+    whole = Texts.prompt_ids_of
+    monkeypatch.setattr(Texts, "prompt_ids_of", lambda self, text, *a, **k: sizes.append(len(text)) or whole(self, text, *a, **k))  # fmt: skip
     with beside(server, right):
         for path, body in ((COMPLETIONS, {"prompt": text}), (COMPLETIONS, {"prompt": ["a", text]}), (NATIVE, {"prompt": text})):
             answer = server.post(path, json.dumps(body, ensure_ascii=False).encode())

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.data.token_bytes import TokenBytes
 from anyformer.serve.api.context import Context
 from anyformer.serve.api.conversation import read_conversation
-from anyformer.serve.errors import bad_request, too_long
+from anyformer.serve.errors import bad_request
 from anyformer.serve.fields.chat import chat_table
 from anyformer.serve.fields.tokens import detokenize_table, tokenize_table
 from anyformer.serve.http.reply import HttpRequest, Reply, Route
@@ -63,14 +63,14 @@ class TokensApi:
             raise bad_request("add_special: says something else than add_special_tokens; give one of them", "add_special")  # fmt: skip
         # llama.cpp leaves them out unless asked, vLLM puts them in; each field behaves as where it comes from.
         specials = asked[0] if asked else given == ["prompt"]
-        return await text_ids(self.texts, text, self.context.room, specials=specials, parse=data["parse_special"])
+        return await text_ids(self.texts, text, specials=specials, parse=data["parse_special"])
 
     async def detokenize(self, request: HttpRequest) -> Reply:
         """POST /detokenize."""
         data = request.data
         self.context.check_model(data["model"])
         reader = self.texts.reader
-        text = await self.texts.in_worker(lambda: reader.decode(data["tokens"], specials=True))
+        text = await self.texts.count(lambda: reader.decode(data["tokens"], specials=True))
         return Reply({"content": text, "prompt": text})
 
     async def tokenizer_info(self, request: HttpRequest) -> Reply:
@@ -110,14 +110,11 @@ class TokensApi:
             return list(raw)
 
 
-async def text_ids(texts: Texts, text: str, room: int, *, specials: bool, parse: bool | None) -> list[int]:
+async def text_ids(texts: Texts, text: str, *, specials: bool, parse: bool | None) -> list[int]:
     """The ids of a text. `parse`: whether special tokens spelled out in it are tokens; None: as in a prompt."""
     if parse is None and text:
-        return await texts.prompt(text, room, specials=specials)
-    size = len(text.encode())
-    if size > texts.longest * room:
-        raise too_long(-(-size // texts.longest), room)
-    return await texts.in_worker(lambda: _spelled(texts, text, specials=specials, parse=parse or False))
+        return await texts.count(lambda: texts.prompt_ids_of(text, "content", specials=specials))
+    return await texts.count(lambda: _spelled(texts, text, specials=specials, parse=parse or False))
 
 
 def _spelled(texts: Texts, text: str, *, specials: bool, parse: bool) -> list[int]:

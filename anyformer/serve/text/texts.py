@@ -51,17 +51,23 @@ class Texts:
         """Special tokens by name: bos_token, ..."""
         self.template = read_template(self.folder) if template is None else replace(template, tokens=self.tokens)
         self._tokenising = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
+        # Texts that are only counted may be long, and must not keep prompts waiting.
+        self._counting = ThreadPoolExecutor(1, thread_name_prefix="count")
         # A template that runs into its time limit must not keep others from being tokenised.
         self._rendering = ThreadPoolExecutor(1, thread_name_prefix="render")
 
     def close(self) -> None:
         """End the workers."""
-        for pool in (self._tokenising, self._rendering):
+        for pool in (self._tokenising, self._counting, self._rendering):
             pool.shutdown(wait=True, cancel_futures=True)
 
     async def in_worker(self, call: Callable[[], T]) -> T:
         """Do something with texts beside the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._tokenising, guarded, call)
+
+    async def count(self, call: Callable[[], T]) -> T:
+        """The same for texts that nobody is going to continue, however long they are."""
+        return await asyncio.get_running_loop().run_in_executor(self._counting, guarded, call)
 
     async def prompt(self, text: str, room: int, *, specials: bool = True, where: str = "prompt") -> list[int]:
         """The ids of a prompt. A text that can't fit into `room` tokens is refused before it is tokenised."""
@@ -69,10 +75,11 @@ class Texts:
         if size > self.longest * room:
             raise too_long(-(-size // self.longest), room)
         if len(text) <= SHORT:
-            return guarded(lambda: self._prompt_ids(text, where, specials=specials))
-        return await self.in_worker(lambda: self._prompt_ids(text, where, specials=specials))
+            return guarded(lambda: self.prompt_ids_of(text, where, specials=specials))
+        return await self.in_worker(lambda: self.prompt_ids_of(text, where, specials=specials))
 
-    def _prompt_ids(self, text: str, where: str, *, specials: bool) -> list[int]:
+    def prompt_ids_of(self, text: str, where: str, *, specials: bool) -> list[int]:
+        """The ids of a prompt, in this thread."""
         if self.spec.topology == "decoder":
             if specials:
                 return list(prompt_ids(self.spec, self.tokenizer, text))
