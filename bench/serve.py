@@ -268,7 +268,9 @@ def latency(folder, vocab, given):
             await asyncio.gather(*(stream(server, p, 128, times) for p, times in zip(prompts, gaps, strict=True)))
 
         asyncio.run(run())
-        between = [b - a for times in gaps for a, b in itertools.pairwise(times[8:])]
+        # Once all of them have begun: before that, steps also read prompts.
+        begun = max(times[1] for times in gaps)
+        between = [b - a for times in gaps for a, b in itertools.pairwise(times) if a > begun]
         for name, q in (("p50", 0.5), ("p99", 0.99)):
             print(f"between tokens {name}, 64 streams: HTTP {1e3 * share(between, q):.2f} ms, engine's step {1e3 * share(steps, q):.2f} ms")  # fmt: skip
     alone.close()
@@ -319,7 +321,7 @@ def disconnect(folder, vocab, given):
             pass
         return time.perf_counter() - began
 
-    with serving(folder, "--max-model-len", "512") as server:
+    with serving(folder, "--max-model-len", "512", "--threads", "1") as server:
         for streams in (True, False):
             found = [asyncio.run(once(server, i, streams)) for i in range(given.requests)]
             print(f"disconnect to free slot, {'streaming' if streams else 'not streaming'}, {given.requests} times: p50 {1e3 * share(found, 0.5):.1f} ms, p99 {1e3 * share(found, 0.99):.1f} ms, most {1e3 * max(found):.1f} ms")  # fmt: skip

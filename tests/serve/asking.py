@@ -85,7 +85,9 @@ def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
             assert value, "no event has an empty text"
             message["content"] = (message["content"] or "") + value
         elif name == "tool_calls":
-            message.setdefault("tool_calls", []).extend({k: v for k, v in call.items() if k != "index"} for call in value)
+            message.setdefault("tool_calls", []).extend(
+                {k: v for k, v in call.items() if k != "index"} for call in value
+            )
         elif name != "content":
             message[name] = value
 
@@ -96,6 +98,8 @@ class Said:
 
     ids: list[int]
     """Without the one that ended it."""
+    end: list[int]
+    """That one, if there was one."""
     text: str
     reason: str
     logprobs: list[float]
@@ -127,12 +131,11 @@ class Oracle:
     def _said(self, found: Any, row: int, prompt: int, stops: Sequence[str], over: set[int]) -> Said:
         reason, size = found.reasons[row], int(found.lengths[row])
         new = found.ids[row, prompt : prompt + size].tolist()
-        if reason == "stop" and new[-1] in over:
-            new.pop()
+        end = [new.pop()] if reason == "stop" and new[-1] in over else []
         text = self.tokenizer.decode(new)
         at = min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))
         top = [] if found.top is None else found.top.ids[row].tolist()
-        return Said(new, text[:at], reason, found.logprobs[row].tolist()[: len(new)], top[: len(new)])
+        return Said(new, end, text[:at], reason, found.logprobs[row].tolist()[: len(new + end)], top[: len(new + end)])
 
     @functools.lru_cache(1024)
     def scores(self, ids: tuple[int, ...]) -> torch.Tensor:

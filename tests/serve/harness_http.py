@@ -13,6 +13,9 @@ from tests.serve.running import Running, config_of, serving_engine
 SCORED, SAID = ("local_choice", "local_rolling"), ("local_answer",)
 """Tasks that ask for log-likelihoods, and one that asks for answers."""
 
+MANY = 8
+"""Requests at once."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -30,28 +33,37 @@ class Result:
         return max(abs(a - b) for a, b in zip(self.nats, other.nats, strict=True))
 
 
-def in_process(folder: Path, tasks: Path, *, alone: bool = False, dtype: str = "float32") -> Result:
+def in_process(folder: Path, tasks: Path, *, alone: bool = False, prefix: int | None = None) -> Result:
     """By our own adapter; `alone`: each text is read by itself."""
     from anyformer.evals.lm_eval import lm_eval_model
 
-    model = lm_eval_model(str(folder), dtype=dtype, device="cpu", batch_tokens=1 if alone else None)
+    named = {"batch_tokens": 1 if alone else None, "prefix_token_id": prefix}
+    model = lm_eval_model(str(folder), dtype="float32", device="cpu", **named)
     return evaluate([(model, SCORED), (model, SAID)], tasks)
 
 
-def over_http(running: Running, tasks: Path, *, context: int, concurrent: int, backend: str = "remote", tokenizer: Path | None = None, add_bos: bool = False) -> Result:  # fmt: skip
-    """By the harness's own client. `context` is what the model is made for."""
+def over_http(
+    running: Running, tasks: Path, *, context: int, concurrent: int, encoder: Any = None, **how: Any
+) -> Result:
+    """By the harness's own client. `context` is what the model is made for; `encoder` makes the ids of texts instead of the
+    server's tokenizer, which puts nothing before a text.
+    """
     from lm_eval.api.registry import get_model
 
     arguments: dict[str, Any] = {
-        "model": running.client.facts.name, "base_url": f"{running.base_url}/v1/completions", "tokenizer_backend": backend,
-        "num_concurrent": concurrent, "max_retries": 1, "add_bos_token": add_bos,
+        "model": running.client.facts.name, "base_url": f"{running.base_url}/v1/completions", "num_concurrent": concurrent,
+        "max_retries": 1, "tokenizer_backend": "remote", **how,
     }  # fmt: skip
-    if backend == "huggingface":
-        arguments["tokenizer"] = str(tokenizer)
     make = get_model("local-completions")
     # A window of ours ends with a token that is only predicted; over HTTP the model reads that one too, if it has room.
     room = running.client.facts.max_model_len
     scores, says = make(max_length=room + 1, **arguments), make(max_length=context + 1, **arguments)
+    if encoder is not None:
+        for each in (scores, says):
+            each._encode_pair = encoder.split
+            each.tok_encode = lambda text, **_: (
+                encoder.ids(text) if isinstance(text, str) else [*map(encoder.ids, text)]
+            )
     return evaluate([(scores, SCORED), (says, SAID)], tasks)
 
 
@@ -90,14 +102,28 @@ class Compared:
     """Over HTTP, many at once."""
 
 
-def compare(folder: Path, place: Path, *, batch_invariant: bool, concurrent: int = 8, beyond: int = 0, **how: Any) -> Compared:
-    """All of it, in fp32. `beyond` are tokens that the server takes more than the model is made for."""
+def compare(
+    folder: Path,
+    place: Path,
+    *,
+    batch_invariant: bool,
+    beyond: int = 0,
+    own_ids: bool = False,
+    prefix: int | None = None,
+) -> Compared:
+    """All of it, in fp32. `beyond` are tokens that the server takes more than the model is made for; `own_ids`: both read
+    the ids of our adapter; `prefix` is read where there is no text before, instead of what the tokenizer names.
+    """
+    from anyformer.evals.lm_eval import open_model
+
     tasks = write_tasks(place / "tasks")
-    ours, alone = in_process(folder, tasks), in_process(folder, tasks, alone=True)
-    context = spec_of(folder).context
+    ours, alone = (in_process(folder, tasks, alone=each, prefix=prefix) for each in (False, True))
+    encoder, context = open_model(str(folder), prefix_token_id=prefix), spec_of(folder).context
     room = context + beyond if beyond else None
     config = config_of(model=str(folder), dtype="float32", batch_invariant=batch_invariant, max_model_len=room)
+    # The client takes an id of 0 for none.
+    how = {"custom_prefix_token_id": encoder.prefix, "encoder": encoder if own_ids else None}
     with serving_engine(config) as running:
-        single, many = (over_http(running, tasks, context=context, concurrent=n, **how) for n in (1, concurrent))
+        single, many = (over_http(running, tasks, context=context, concurrent=n, **how) for n in (1, MANY))
         running.engine_idle()
     return Compared(ours=ours, alone=alone, single=single, many=many)

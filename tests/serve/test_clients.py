@@ -62,7 +62,15 @@ def test_openai_completes_and_streams_the_same(client, chat_folder: Path):
 
 
 def test_openai_chats_and_streams_the_same(client):
-    asked = {"model": "chatty", "messages": [USER], "max_completion_tokens": 12, "seed": 5, "logprobs": True, "top_logprobs": 2, "n": 2}
+    asked = {
+        "model": "chatty",
+        "messages": [USER],
+        "max_completion_tokens": 12,
+        "seed": 5,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "n": 2,
+    }
     whole = client.chat.completions.create(**asked)
     assert [choice.message.role for choice in whole.choices] == ["assistant", "assistant"]
     texts, tokens = {0: "", 1: ""}, {0: 0, 1: 0}
@@ -86,7 +94,9 @@ def test_openai_calls_a_tool_and_takes_its_answer(client):
     (streamed,) = [each for part in parts for each in part.tool_calls or ()]
     assert (streamed.function.name, streamed.function.arguments) == (call.function.name, call.function.arguments)
     back = [USER, message, {"role": "tool", "tool_call_id": call.id, "content": "noon"}]
-    answer = client.chat.completions.create(model="chatty", messages=back, tools=[WEATHER, CLOCK], max_completion_tokens=3)
+    answer = client.chat.completions.create(
+        model="chatty", messages=back, tools=[WEATHER, CLOCK], max_completion_tokens=3
+    )
     assert answer.usage.completion_tokens <= 3
 
 
@@ -160,7 +170,11 @@ def test_openai_raises_what_comes_after_the_head_of_a_stream(openai, client, ser
 
     monkeypatch.setattr(runner, "decode", failing)
     with pytest.raises(openai.APIError, match="the engine failed"):
-        list(client.completions.create(model="chatty", prompt="a", max_tokens=30, stream=True, extra_body={"ignore_eos": True}))
+        list(
+            client.completions.create(
+                model="chatty", prompt="a", max_tokens=30, stream=True, extra_body={"ignore_eos": True}
+            )
+        )
 
 
 def test_llm_completes_and_chats(server: Running, tmp_path: Path):
@@ -192,7 +206,7 @@ def test_harness_over_http_has_the_figures_of_our_own_adapter(tmp_path: Path):
     pytest.importorskip("tenacity")
     from tests.serve.harness_http import compare
 
-    words = train_bpe([TEXT], 300)
+    words = train_bpe([TEXT], 300, ("<end>",))
     # Nothing is put before a text over HTTP, so this model has no bos.
     spec = af.spec(SPEC | {"vocab": words.vocab, "context": 512, "ids": {"eos": [0]}})
     af.save(randomise(af.build(spec), 5).eval(), tmp_path / "model")

@@ -62,7 +62,11 @@ def draw(rng: random.Random, vocab: int) -> dict[str, Any]:
     prompt: Any = rng.choice(one)
     if rng.random() < 0.2:
         prompt = [prompt, prompt[:5] or "a", prompt] if isinstance(prompt, str) else [prompt, [9, *prompt[-3:]]]
-    body: dict[str, Any] = {"prompt": prompt, "max_tokens": rng.randint(1, 24), "seed": rng.choice((0, 7, -1, 2**63 - 1))}
+    body: dict[str, Any] = {
+        "prompt": prompt,
+        "max_tokens": rng.randint(1, 24),
+        "seed": rng.choice((0, 7, -1, 2**63 - 1)),
+    }
 
     def maybe(chance: float, name: str, *values: Any) -> None:
         if rng.random() < chance:
@@ -108,7 +112,9 @@ def expected(oracle: Oracle, body: dict[str, Any]) -> list[tuple[list[int], list
     drawn = count if named["temperature"] > 0 else 1
     found = []
     for prompt in prompts:
-        ids = prompt if isinstance(prompt, list) else oracle.prompt(prompt, specials=body.get("add_special_tokens", True))
+        ids = (
+            prompt if isinstance(prompt, list) else oracle.prompt(prompt, specials=body.get("add_special_tokens", True))
+        )
         said = oracle.say(
             ids, n=drawn, stops=[stop] if isinstance(stop, str) else stop, ends=ends, logprobs=body.get("logprobs", 0), **named
         )  # fmt: skip
@@ -130,9 +136,9 @@ def check(oracle: Oracle, body: dict[str, Any], answer: dict[str, Any]) -> None:
         if not least:
             assert choice["text"] == shown + said.text
         if body.get("return_token_ids"):
-            assert choice["token_ids"] == said.ids
+            assert choice["token_ids"] == said.ids + said.end
             assert choice["prompt_token_ids"] == ids
-        count += len(said.ids) + (said.reason == "stop" and isinstance(choice["stop_reason"], int))
+        count += len(said.ids + said.end)
         if "logprobs" not in body:
             assert choice["logprobs"] is None
             continue
@@ -140,14 +146,18 @@ def check(oracle: Oracle, body: dict[str, Any], answer: dict[str, Any]) -> None:
         new = found[len(ids) :] if echo else found
         assert_close("promise", exact(new), exact(said.logprobs))
         labels = TokenBytes(oracle.tokenizer)
-        assert choice["logprobs"]["tokens"] == [labels.label(each) for each in (ids if echo else []) + said.ids]
+        assert choice["logprobs"]["tokens"] == [
+            labels.label(each) for each in (ids if echo else []) + said.ids + said.end
+        ]
     usage = answer["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (sum(len(ids) for ids, _ in right), count)
     assert usage["total_tokens"] == usage["prompt_tokens"] + count
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_completions_of_random_requests_are_what_generate_says_streamed_or_not(server: Running, oracle: Oracle, seed: int):
+def test_completions_of_random_requests_are_what_generate_says_streamed_or_not(
+    server: Running, oracle: Oracle, seed: int
+):
     rng = random.Random(seed)
     for _ in range(12):
         body = draw(rng, oracle.tokenizer.vocab)
@@ -184,18 +194,24 @@ def test_completions_with_echo_and_no_new_tokens_score_the_prompt(server: Runnin
             own = found["token_logprobs"][i]
             assert_close("promise", exact(own), scores[i - 1, ids[i]])
             best = scores[i - 1].topk(3).indices.tolist()
-            assert [token for token, _ in found["top_ids"][i]] == best + [ids[i]] * (ids[i] not in best)
+            assert [token for token, *_ in found["top_ids"][i]] == best + [ids[i]] * (ids[i] not in best)
             # Clients compare the two with ==.
             assert found["top_logprobs"][i][found["tokens"][i]] == own
             assert len(found["top_logprobs"][i]) == len(found["top_ids"][i])
         plain = ask(server, prompt=row, max_tokens=1, prompt_logprobs=3)["choices"][0]["prompt_logprobs"]
         assert plain[0] is None
         assert [each[str(ids[i])]["logprob"] for i, each in enumerate(plain) if each] == found["token_logprobs"][1:]
-        assert all([*each.values()][0]["rank"] == 1 for each in plain[1:])
+        assert all(next(iter(each.values()))["rank"] == 1 for each in plain[1:])
 
 
 def test_completions_that_score_are_streamed_alike(server: Running):
-    body = {"prompt": ["the cat sat", "on the mat"], "max_tokens": 0, "echo": True, "logprobs": 2, "return_token_ids": True}
+    body = {
+        "prompt": ["the cat sat", "on the mat"],
+        "max_tokens": 0,
+        "echo": True,
+        "logprobs": 2,
+        "return_token_ids": True,
+    }
     streamed = joined(server.post(PATH, body | {"stream": True, "stream_options": {"include_usage": True}}))
     assert_alike(without(streamed, "usage"), without(ask(server, **body), "usage"))
 
@@ -284,7 +300,7 @@ def test_completions_end_at_stop_token_ids_and_say_which(server: Running):
     ended = ask(server, **body, stop_token_ids=[third])
     at = ids.index(third)
     choice = ended["choices"][0]
-    assert (choice["token_ids"], choice["stop_reason"], choice["finish_reason"]) == (ids[:at], third, "stop")
+    assert (choice["token_ids"], choice["stop_reason"], choice["finish_reason"]) == (ids[: at + 1], third, "stop")
     assert ended["usage"]["completion_tokens"] == at + 1
 
 
@@ -298,7 +314,18 @@ def test_completions_without_an_end_of_text_go_on_where_eos_is_ignored(server: R
     assert on["choices"][0]["token_ids"] == [oracle.eos[0]] * 7
     assert on["choices"][0]["finish_reason"] == "length"
     least = ask(server, **body, min_tokens=3, return_token_ids=True)["choices"][0]
-    assert (len(least["token_ids"]), least["stop_reason"]) == (3, oracle.eos[0])
+    assert (len(least["token_ids"]), least["token_ids"][-1], least["stop_reason"]) == (4, oracle.eos[0], oracle.eos[0])
+
+
+def test_completions_that_end_at_once_have_a_log_probability_for_each_token(server: Running, oracle: Oracle):
+    bias = {str(oracle.eos[0]): 100}
+    body = {"prompt": "the cat sat", "max_tokens": 1, "temperature": 0, "logit_bias": bias, "logprobs": 1, "echo": True}
+    choice = ask(server, **body)["choices"][0]
+    # What ends an answer is no part of its text; clients that score a prompt cut off the last entry all the same.
+    assert (choice["text"], choice["finish_reason"]) == ("the cat sat", "stop")
+    assert {len(values) for values in choice["logprobs"].values()} == {len(oracle.prompt("the cat sat")) + 1}
+    streamed = joined(server.post(PATH, body | {"stream": True}))["choices"][0]
+    assert_alike(streamed, choice)
 
 
 @pytest.mark.parametrize("kind", ["text", "ids"])
@@ -321,7 +348,9 @@ def test_completions_fill_the_room_exactly_and_not_beyond(server: Running, oracl
         assert (error["type"], error["code"]) == ("exceed_context_size_error", "context_length_exceeded")
         assert (error["n_prompt_tokens"], error["n_ctx"]) == (len(ids) + (body["prompt"] is longer), room)
     half = room // 2
-    assert ask(server, prompt=ids[:half], max_tokens=room - half + 1, ignore_eos=True)["usage"]["total_tokens"] == room + 1
+    assert (
+        ask(server, prompt=ids[:half], max_tokens=room - half + 1, ignore_eos=True)["usage"]["total_tokens"] == room + 1
+    )
     assert refused(server, prompt=ids[:half], max_tokens=room - half + 2)["param"] == "max_tokens"
 
 

@@ -25,7 +25,14 @@ PATH, CHAT = "/v1/completions", "/v1/chat/completions"
 BAD = 77
 """A token at which things break."""
 VICTIM = {"prompt": "the cat", "max_tokens": 30, "temperature": 0, "logit_bias": {str(BAD): 100}}
-OTHER = {"prompt": "the dog", "max_tokens": 30, "seed": 3, "ignore_eos": True, "logit_bias": {str(BAD): -100}, "logprobs": 1}
+OTHER = {
+    "prompt": "the dog",
+    "max_tokens": 30,
+    "seed": 3,
+    "ignore_eos": True,
+    "logit_bias": {str(BAD): -100},
+    "logprobs": 1,
+}
 USER = {"role": "user", "content": "the cat"}
 HERE = Path(anyformer.__file__).parent.parent
 
@@ -242,7 +249,9 @@ class Child:
 
 
 @pytest.mark.parametrize("process", [(), ("--front-end-process",)])
-def test_sigterm_under_load_answers_every_request_that_was_accepted(launch, chat_folder: Path, process: tuple[str, ...]):
+def test_sigterm_under_load_answers_every_request_that_was_accepted(
+    launch, chat_folder: Path, process: tuple[str, ...]
+):
     child = Child(launch, chat_folder, "--max-num-seqs", "2", "--log", "none", *process)
     body = {"prompt": "the cat", "max_tokens": 500, "ignore_eos": True, "temperature": 0}
     asked = [Asked(child.client, PATH, body | {"stream": i % 2 == 0}) for i in range(8)]

@@ -128,12 +128,18 @@ def test_room_that_is_used_exactly_is_enough(server: Running, right: list[Any]):
 
 
 @pytest.mark.parametrize("text", [" " * 4_000_000, "a" * 4_000_000, "\U0001f63a" * 300_000, "the cat " * 400_000])
-def test_prompt_that_can_not_fit_is_refused_without_being_tokenised(server: Running, right: list[Any], text: str, monkeypatch):
+def test_prompt_that_can_not_fit_is_refused_without_being_tokenised(
+    server: Running, right: list[Any], text: str, monkeypatch
+):
     sizes: list[int] = []
     whole = Texts.prompt_ids_of
     monkeypatch.setattr(Texts, "prompt_ids_of", lambda self, text, *a, **k: sizes.append(len(text)) or whole(self, text, *a, **k))  # fmt: skip
     with beside(server, right):
-        for path, body in ((COMPLETIONS, {"prompt": text}), (COMPLETIONS, {"prompt": ["a", text]}), (NATIVE, {"prompt": text})):
+        for path, body in (
+            (COMPLETIONS, {"prompt": text}),
+            (COMPLETIONS, {"prompt": ["a", text]}),
+            (NATIVE, {"prompt": text}),
+        ):
             answer = server.post(path, json.dumps(body, ensure_ascii=False).encode())
             assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded"), answer.body
     assert max(sizes) < 100
@@ -162,7 +168,9 @@ def test_template_in_a_message_is_data(server: Running, right: list[Any]):
      "{% set ns = namespace(x='a') %}{% for i in range(100) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
      "{{ messages.__class__ }}{{ raise_exception('no') }}"],
 )  # fmt: skip
-def test_template_of_a_hostile_folder_is_stopped_and_generation_goes_on(chat_folder: Path, tmp_path: Path, template: str):
+def test_template_of_a_hostile_folder_is_stopped_and_generation_goes_on(
+    chat_folder: Path, tmp_path: Path, template: str
+):
     folder = tmp_path / "hostile"
     shutil.copytree(chat_folder, folder)
     (folder / "chat_template.jinja").write_text(template)
@@ -223,10 +231,16 @@ def test_grammar_that_allows_nothing_ends(server: Running, right: list[Any], gra
             assert answer.status == 400, answer.body
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "x" * 60_000, "tiny\x00", "CHATTY", "chatty ", "", "<script>alert(1)</script>"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/passwd", "x" * 60_000, "tiny\x00", "CHATTY", "chatty ", "", "<script>alert(1)</script>"]
+)
 def test_model_of_another_name_is_not_found(server: Running, right: list[Any], name: str):
     with beside(server, right):
-        for answer in (complete(server, model=name), chat(server, model=name), server.post("/v1/embeddings", {"input": "a", "model": name})):
+        for answer in (
+            complete(server, model=name),
+            chat(server, model=name),
+            server.post("/v1/embeddings", {"input": "a", "model": name}),
+        ):
             assert (answer.status, answer.error["code"]) == (404, "model_not_found")
             assert len(answer.body) < 1000
         assert complete(server, model="x" * 2**20).status in (400, 404)
@@ -235,7 +249,13 @@ def test_model_of_another_name_is_not_found(server: Running, right: list[Any], n
 
 
 def test_answer_that_holds_signs_of_control_is_sent_as_data(server: Running, right: list[Any]):
-    texts = ["<script>alert(1)</script>", "\x1b[31m\x00\r\n\r\ndata: [DONE]\r\n\r\n", "\u202eevil\u2028\u2029\u0085", "x" * 300, "\n\ndata: x\n\n"]
+    texts = [
+        "<script>alert(1)</script>",
+        "\x1b[31m\x00\r\n\r\ndata: [DONE]\r\n\r\n",
+        "\u202eevil\u2028\u2029\u0085",
+        "x" * 300,
+        "\n\ndata: x\n\n",
+    ]
     for text in texts:
         with beside(server, right):
             body = {"messages": [USER], "structured_outputs": {"choice": [text]}, "ignore_eos": True}
@@ -304,7 +324,9 @@ def test_client_that_leaves_frees_its_slot_within_a_step(narrow: Running, phase:
         narrow.eventually(lambda: narrow.state.active == waiting)
         # What was under way when it left is the last step that it has.
         gate.let()
-        narrow.eventually(lambda: len(pool.free_slots) == 1 - waiting and not narrow.client.worker.engine.scheduler.waiting)
+        narrow.eventually(
+            lambda: len(pool.free_slots) == 1 - waiting and not narrow.client.worker.engine.scheduler.waiting
+        )
         gate.open()
         if other is not None:
             assert_alike(other.result().data["choices"], right)
@@ -322,7 +344,11 @@ def test_overload_is_refused_at_once_and_those_accepted_get_their_answer(narrow:
         for body in (REFERENCE, REFERENCE | {"stream": True}, REFERENCE | {"prompt": ["a", "b"]}):
             for _ in range(10):
                 answer = narrow.post(COMPLETIONS, body)
-                assert (answer.status, answer.error["type"], answer.error["code"]) == (429, "rate_limit_error", "rate_limit_exceeded")
+                assert (answer.status, answer.error["type"], answer.error["code"]) == (
+                    429,
+                    "rate_limit_error",
+                    "rate_limit_exceeded",
+                )
                 assert 1 <= int(answer.headers["retry-after"]) <= 120
         assert narrow.get("/health").status == 200
         gate.open()
@@ -373,7 +399,9 @@ def test_client_that_leaves_while_its_answer_is_sent_is_forgotten(server: Runnin
     with beside(server, right):
         for _ in range(20):
             with server.connect() as sock:
-                send_post(server, sock, COMPLETIONS, {"prompt": "a", "max_tokens": 400, "stream": True, "ignore_eos": True})
+                send_post(
+                    server, sock, COMPLETIONS, {"prompt": "a", "max_tokens": 400, "stream": True, "ignore_eos": True}
+                )
                 read_until(sock, b"data: ")
         with server.connect() as sock:
             send_post(server, sock, COMPLETIONS, {"prompt": "a", "max_tokens": 3, "stream": True})

@@ -105,7 +105,9 @@ def test_texts_are_in_no_log_no_metric_and_no_error_of_others(chat_folder: Path,
         running.post(PATH, {"prompt": SECRET, "max_tokens": "x", "stop": [word, ""], word: 1})
         running.post(PATH, {"prompt": SECRET * 100})
         running.post(PATH, {"prompt": "a", "structured_outputs": {"regex": f"({word}"}})
-        running.post("/v1/chat/completions", {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 2, "stream": True})
+        running.post(
+            "/v1/chat/completions", {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 2, "stream": True}
+        )
         running.get(f"/{word}?{word}", **{"x-request-id": "fine"})
         engine = running.client.worker.engine
         monkeypatch.setattr(engine.runner, "forward", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("broken")))

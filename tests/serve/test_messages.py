@@ -47,7 +47,12 @@ def test_message_streamed_adds_up_to_the_whole(running):
 
 
 def test_required_tool_is_called_with_what_its_schema_allows(running):
-    asked = ASKED | {"max_tokens": 200, "tools": [TOOL], "tool_choice": {"type": "tool", "name": "add"}, "temperature": 1.0}
+    asked = ASKED | {
+        "max_tokens": 200,
+        "tools": [TOOL],
+        "tool_choice": {"type": "tool", "name": "add"},
+        "temperature": 1.0,
+    }
     found = running.post("/v1/messages", asked).data
     if found["stop_reason"] == "tool_use":
         (block,) = [each for each in found["content"] if each["type"] == "tool_use"]

@@ -109,13 +109,17 @@ def test_responses_with_a_required_call_have_a_function_call(server: Running):
     made = ask(server, tools=TOOLS, tool_choice="required", seed=1)
     (item,) = made["output"]
     assert (item["type"], item["status"], item["call_id"][:5]) == ("function_call", "completed", "call_")
-    assert list(json.loads(item["arguments"]).values())[0] in ("Paris", "Rome", "UTC", "CET")
+    assert next(iter(json.loads(item["arguments"]).values())) in ("Paris", "Rome", "UTC", "CET")
 
 
 def test_responses_take_calls_and_their_answers_back(server: Running):
     made = ask(server, tools=TOOLS, tool_choice="required", seed=1)["output"][0]
     back = [USER, made, {"type": "function_call_output", "call_id": made["call_id"], "output": "noon"}]
-    call = {"id": made["call_id"], "type": "function", "function": {"name": made["name"], "arguments": made["arguments"]}}
+    call = {
+        "id": made["call_id"],
+        "type": "function",
+        "function": {"name": made["name"], "arguments": made["arguments"]},
+    }
     chat = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": made["call_id"], "content": "noon"}]  # fmt: skip
     usual = {"temperature": 0}
     told = server.post(CHAT, {"messages": chat, "max_tokens": 5} | usual).data

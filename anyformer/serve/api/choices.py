@@ -15,7 +15,7 @@ from anyformer.serve.text.logprobs import Entry
 class Choice:
     """One answer to one prompt."""
 
-    __slots__ = ("_detokenizer", "_keeps", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
+    __slots__ = ("_detokenizer", "_keeps", "_keeps_end", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
 
     def __init__(
         self,
@@ -24,6 +24,8 @@ class Choice:
         prompt: Sequence[int],
         sampling: Sampling,
         shown: dict[int, str] | None = None,
+        *,
+        keeps_end: bool = False,
     ) -> None:
         self.index, self.ids, self.text = index, list[int](), ""
         self.new: list[Entry] = []
@@ -35,6 +37,8 @@ class Choice:
         """The stop string or the id with which it ended."""
         self._detokenizer = context.texts.detokenizer(prompt, sampling.stops, least=sampling.least)
         self._stop_ids, self._keeps = sampling.stop_ids, "logprobs" in sampling.params
+        self._keeps_end = keeps_end
+        """Whether the id that ends an answer is one of its tokens; of its text it is no part."""
         self._shown = shown or {}
         """Special tokens that are written out, as tool calls begin with one in some models."""
         self._taken = 0
@@ -42,17 +46,19 @@ class Choice:
     def push(self, output: Output) -> str:
         """Take what a step did; the text that can be sent now."""
         ids, piece, reason = output.ids, "", output.finish_reason
+        kept = ids
         self.num_tokens += len(ids)
         if reason is not None:
             self.finish_reason = reason
             if reason == "stop" and ids and ids[-1] in self._stop_ids:
                 self.stop_reason, ids = ids[-1], ids[:-1]
+                kept = kept if self._keeps_end else ids
             elif output.stop_text is not None:
                 self.stop_reason = output.stop_text
-        self.ids += ids
+        self.ids += kept
         if self._keeps and output.logprobs is not None:
-            top = output.top or [()] * len(ids)
-            self.new += [Entry(*each) for each in zip(ids, output.logprobs, top, strict=False)]
+            top = output.top or [()] * len(kept)
+            self.new += [Entry(*each) for each in zip(kept, output.logprobs, top, strict=False)]
         if self._shown and not self._shown.keys().isdisjoint(ids):
             piece = "".join(self._written(each) for each in ids)
         elif ids:
@@ -89,10 +95,13 @@ class Job:
         first: int = 0,
         text: str | None = None,
         shown: dict[int, str] | None = None,
+        keeps_end: bool = False,
     ) -> None:
         self.prompt, self.text, self.sampling = prompt, text, sampling
         count = sampling.n * sampling.copies
-        self.choices = [Choice(context, first + i, prompt, sampling, shown) for i in range(count)]
+        self.choices = [
+            Choice(context, first + i, prompt, sampling, shown, keeps_end=keeps_end) for i in range(count)
+        ]
         self.prompt_logprobs: list[Entry] | None = None
         self.generation: Generation | None = None
 

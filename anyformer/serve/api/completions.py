@@ -45,7 +45,8 @@ class Completions:
             sampling = engine_params(
                 data, context, max_tokens=tokens, n=best, logprobs=logprobs, prompt_logprobs=scores
             )
-            jobs.append(Job(context, ids, sampling, first=i * best, text=text))
+            # Who scores a prompt counts on one log-probability for each of its tokens and each new one.
+            jobs.append(Job(context, ids, sampling, first=i * best, text=text, keeps_end=True))
         answer = Answer(self, Jobs(context, request, name, jobs), data, model)
         if data["stream"]:
             return EventStream(answer.jobs.until_closed(answer.events()))

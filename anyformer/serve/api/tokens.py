@@ -112,6 +112,9 @@ class TokensApi:
 
 async def text_ids(texts: Texts, text: str, *, specials: bool, parse: bool | None) -> list[int]:
     """The ids of a text. `parse`: whether special tokens spelled out in it are tokens; None: as in a prompt."""
+    if parse is None and text in texts.tokens.values():
+        # Clients look up the ids of the names that /tokenizer_info tells them here.
+        parse = True
     if parse is None and text:
         return await texts.count(lambda: texts.prompt_ids_of(text, "content", specials=specials))
     return await texts.count(lambda: _spelled(texts, text, specials=specials, parse=parse or False))
