@@ -93,6 +93,8 @@ def _run(given: argparse.Namespace) -> int:
     if given.model is None:
         return _offer()
     config = read_config(given)
+    # The processes that a server starts have no use for its key.
+    os.environ.pop(KEY, None)
     for path in filter(None, (given.model, given.draft)):
         # A folder of sentence-transformers may hold the model in one of its own.
         if not (Path(path) / "modules.json").is_file():

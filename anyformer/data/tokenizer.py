@@ -29,6 +29,8 @@ END = "<|endoftext|>"
 """The one special token of tokenizers that we train: it stands between documents, and its id is 0."""
 LANGUAGE = re.compile(r"(?:__)?[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?(?:__)?")
 """How the tokens of languages are spelled: en_XX, eng_Latn, __en__."""
+LONG = 4096
+"""Characters, or ids, above which other threads would wait noticeably."""
 SCRAP = 50_000
 """Characters of the pieces in which a corpus is counted: one long text would keep one core busy and the others idle."""
 
@@ -97,7 +99,7 @@ class Tokenizer:
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
         """Ids of a text; `specials` adds what the tokenizer's own template puts around a text."""
         with guarded("the text can't be encoded"):
-            return self.literal.encode(_whole(text), add_special_tokens=specials).ids
+            return encoded(self.literal, _whole(text), specials=specials)
 
     def encode_many(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
         """Ids of each text, on all cores."""
@@ -107,12 +109,15 @@ class Tokenizer:
     def text_ids(self, text: str, *, specials: bool = True) -> list[int]:
         """Ids as the files give them: in the template (if `specials`), and special tokens spelled out are tokens."""
         with guarded("the text can't be encoded"):
-            return self.inner.encode(_whole(text), add_special_tokens=specials).ids
+            return encoded(self.inner, _whole(text), specials=specials)
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """Text of ids. Special tokens appear only if asked for; an id beyond the vocabulary has no text."""
         with guarded("the ids can't be decoded"):
-            return self.inner.decode(list(ids), skip_special_tokens=not specials)
+            given = list(ids)
+            if len(given) > LONG:
+                return self.inner.decode_batch([given], skip_special_tokens=not specials)[0]
+            return self.inner.decode(given, skip_special_tokens=not specials)
 
     def bytes_of(self, token: int) -> int:
         """How many bytes of UTF-8 one token stands for at the beginning of a text."""
@@ -213,6 +218,13 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab={self.vocab}, specials={self.specials})"
+
+
+def encoded(inner: tokenizers.Tokenizer, text: str, *, specials: bool) -> list[int]:
+    """Ids of a text. The library lets other threads of the process run only while it reads a batch, so a long text is one."""
+    if len(text) > LONG:
+        return inner.encode_batch_fast([text], add_special_tokens=specials)[0].ids
+    return inner.encode(text, add_special_tokens=specials).ids
 
 
 def tokenizer(path: str | Path) -> Tokenizer:

@@ -53,13 +53,13 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_val
     return ApiError(400, message, param=param, code=code)
 
 
-def too_long(prompt: int, room: int, *, new: int = 0) -> ApiError:
+def too_long(prompt: int, room: int, *, new: int = 0, param: str | None = None) -> ApiError:
     """400: more tokens than the server gives a sequence."""
     asked = f"a prompt of {prompt:,} tokens" + (f" and {new:,} new ones" if new else "")
     return ApiError(
         400,
         f"{asked}; this server has room for {room:,} tokens in all: shorten the prompt or ask for fewer tokens",
-        type="exceed_context_size_error", code="context_length_exceeded", param="max_tokens" if new else "prompt",
+        type="exceed_context_size_error", code="context_length_exceeded", param=param or ("max_tokens" if new else "prompt"),
         n_prompt_tokens=prompt, n_ctx=room,
     )  # fmt: skip
 

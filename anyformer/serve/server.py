@@ -80,7 +80,9 @@ async def serve_engine(
     try:
         context = make_context(config, client, ServerState())
         try:
-            return await Server(build_app(context), sock, on_ready).until_stopped()
+            server = Server(build_app(context), sock, on_ready)
+            client.on_death = server.fail
+            return await server.until_stopped()
         finally:
             context.texts.close()
     finally:

@@ -61,7 +61,7 @@ def assert_empty(client: LocalEngine) -> None:
     """Nothing is held any more, on either side."""
     engine = client.worker.engine
     assert client._thread is None
-    assert (client._live, client._jobs, client._sequences, client._waiting_tokens, client._looking) == ({}, {}, 0, 0, 0)
+    assert (client._live, client._jobs, client._unscheduled, client._sequences, client._looking) == ({}, {}, {}, 0, 0)
     assert (client.worker._live, client.worker._unscheduled, client.worker._jobs, client.worker._looks) == (
         {},
         {},

@@ -69,7 +69,7 @@ class Asked(threading.Thread):
         return self._answer
 
 
-REFERENCE = {"prompt": "the dog sat on the mat", "max_tokens": 40, "seed": 12, "ignore_eos": True, "logprobs": 2}
+REFERENCE = {"prompt": "the dog sat on the mat", "max_tokens": 24, "seed": 12, "ignore_eos": True, "logprobs": 2}
 """A request whose answer nobody else may change."""
 
 

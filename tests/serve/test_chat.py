@@ -100,7 +100,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_chat_of_random_requests_is_what_generate_says_streamed_or_not(server: Running, oracle: Oracle, seed: int):
     rng = random.Random(seed)
     for _ in range(12):
@@ -290,7 +290,7 @@ def test_chat_tells_tools_only_where_they_may_be_called(server: Running):
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "clock"}}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_with_a_required_call_makes_one_that_fits_its_schema(server: Running, choice: Any, stream: bool):
-    for seed in range(3):
+    for seed in range(2):
         body = {"messages": [USER], "tools": [WEATHER, CLOCK], "tool_choice": choice, "seed": seed, "stream": stream}
         answer = server.post(PATH, body)
         made = (joined_chat(answer) if stream else answer.data)["choices"][0]

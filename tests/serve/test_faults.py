@@ -253,7 +253,7 @@ def test_sigterm_under_load_answers_every_request_that_was_accepted(
     launch, chat_folder: Path, process: tuple[str, ...]
 ):
     child = Child(launch, chat_folder, "--max-num-seqs", "2", "--log", "none", *process)
-    body = {"prompt": "the cat", "max_tokens": 500, "ignore_eos": True, "temperature": 0}
+    body = {"prompt": "the cat", "max_tokens": 200, "ignore_eos": True, "temperature": 0}
     asked = [Asked(child.client, PATH, body | {"stream": i % 2 == 0}) for i in range(8)]
     wait_for(lambda: child.running() >= 4)
     child.process.send_signal(signal.SIGTERM)

@@ -215,7 +215,7 @@ def test_body_in_chunks_that_are_no_chunks_is_refused(serving_stub, brief, tail:
         b"GET /\r\n", b"GET /health\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 500,
         b"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n",
-        b"GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET * HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /health#x HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /h\xc3\xa9 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /a\x00b HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"MAKE /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -230,8 +230,9 @@ def test_body_in_chunks_that_are_no_chunks_is_refused(serving_stub, brief, tail:
         b"POST /echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
-        b"HTTP2-Settings: x\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c, WebSocket\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+        b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_request_of_ours_are_refused_quietly(serving_stub, capfd, head: bytes):
@@ -243,6 +244,64 @@ def test_bytes_that_are_no_request_of_ours_are_refused_quietly(serving_stub, cap
         assert b"x-request-id: " in answer
         alive(running)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+@pytest.mark.parametrize(
+    "body", [("Content-Length: 7", b'{"a":1}'), ("Transfer-Encoding: chunked", b'4\r\n{"a"\r\n3\r\n:1}\r\n0\r\n\r\n')]
+)
+def test_offer_of_http_2_is_answered_by_http_1_1_with_its_whole_body(serving_stub, body, step: int):
+    length, content = body
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+    with serving_stub() as running, running.connect() as sock:
+        for last in ((), ("Connection: close",)):
+            sent = running.head("POST", "/echo", *offer, *last, JSON, length) + content
+            for at in range(0, len(sent), step):
+                sock.sendall(sent[at : at + step])
+            answer = read_all(sock) if last else read_until(sock, b'"a":1}')
+            assert (status_of(answer), answer.count(b"HTTP/1.1")) == (200, 1)
+            assert b'"a":1}' in answer
+        alive(running)
+
+
+def test_requests_behind_an_offer_of_http_2_are_not_served(serving_stub, stub):
+    offer = ("Connection: Upgrade", "Upgrade: h2c", JSON, "Content-Length: 2")
+    with serving_stub() as running, running.connect() as sock:
+        sock.sendall((running.head("POST", "/wait", *offer) + b"{}") * 3)
+        running.eventually(lambda: stub.begun == 1)
+        running.call(stub.go.set)
+        answer = read_all(sock)
+        assert (status_of(answer), answer.count(b"HTTP/1.1"), stub.begun) == (200, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n", "malformed HTTP request: "),
+        (b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", "malformed HTTP request: "),
+        (b"GET /h\xc3\xa9 HTTP/1.1\r\nHost: localhost\r\n\r\n", "malformed HTTP request: "),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "no TLS"),
+        (b"GET /health\r\n\r\n", "not HTTP/1.1"),
+        (b"GET /health HTTP/2.0\r\nHost: localhost\r\n\r\n", "not HTTP/1.1"),
+        (b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n", "another host than its Host header"),
+    ],
+)
+def test_malformed_request_is_told_what_is_wrong_with_it(serving_stub, head: bytes, words: str):
+    with serving_stub() as running:
+        message = error_of(running.raw(head))["message"]
+        assert words in message
+        assert ("not HTTP/1.1" in message) == (words == "not HTTP/1.1")
+
+
+def test_target_with_the_host_before_its_path_is_served_by_the_rules_for_hosts(serving_stub):
+    lines = b"Host: %b\r\nConnection: close\r\n\r\n"
+    with serving_stub() as running:
+        ours, theirs = (
+            running.raw(b"GET http://%b/health?a=b HTTP/1.1\r\n" % host + lines % host)
+            for host in (b"localhost", b"evil.example")
+        )
+        assert (status_of(ours), status_of(theirs)) == (200, 403)
+        assert error_of(theirs)["code"] == "host_not_allowed"
 
 
 def test_bytes_after_a_request_do_not_spoil_its_answer(serving_stub, stub):

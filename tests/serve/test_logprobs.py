@@ -1,5 +1,6 @@
 """Log-probabilities in the forms of the API: names that never collide, and places in the text."""
 
+import itertools
 import math
 
 import pytest
@@ -44,7 +45,7 @@ def test_completion_logprobs_hold_the_token_itself_with_the_same_float(words):
             assert best[token] == one
             assert len(best) == 4
     begins = [*found["text_offset"], len("for the")]
-    assert [("for the")[a:b] for a, b in zip(begins, begins[1:], strict=False)] == found["tokens"]
+    assert [("for the")[a:b] for a, b in itertools.pairwise(begins)] == found["tokens"]
 
 
 def test_offsets_of_split_characters_point_at_the_character(words):
@@ -73,3 +74,34 @@ def test_prompt_logprobs_are_by_id_with_ranks(words):
         "9": {"logprob": -0.1, "rank": 1, "decoded_token": known.label(9)},
         "7": {"logprob": -0.5, "rank": None, "decoded_token": known.label(7)},
     }
+
+
+def test_tokens_of_a_stop_string_have_no_logprobs(serving):
+    with serving() as running:
+        free = running.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 24, "temperature": 0, "logprobs": True}).data  # fmt: skip
+        tokens = [each["token"] for each in free["choices"][0]["logprobs"]["content"]]
+        whole = [i for i, token in enumerate(tokens) if not token.startswith("bytes:") and token not in tokens[:i]]
+        stop = tokens[whole[len(whole) // 2]]
+        body = {"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 24, "temperature": 0, "logprobs": True, "stop": stop}  # fmt: skip
+        found = running.post("/v1/chat/completions", body).data["choices"][0]
+        assert found["finish_reason"] == "stop"
+        assert stop not in found["message"]["content"]
+        said = b"".join(bytes(each["bytes"]) for each in found["logprobs"]["content"])
+        # Of the last token a part may belong to the stop string.
+        assert said.startswith(found["message"]["content"].encode())
+        begun = said[: -len(bytes(found["logprobs"]["content"][-1]["bytes"]))] if said else b""
+        assert len(begun) <= len(found["message"]["content"].encode())
+
+
+def test_source_of_an_encoder_decoder_is_bounded_like_a_prompt(tmp_path, serving):
+    import anyformer as af
+    from tests.contract.contracts import randomise
+
+    words = train_bpe([TEXT], 300)
+    spec = {"topology": "encoder-decoder", "vocab": words.vocab, "width": 32, "depth": 1, "context": 64, "ids": {"start": 0, "eos": [1]}, "attention": {"heads": 4}}  # fmt: skip
+    af.save(randomise(af.build(af.spec(spec)), 0).eval(), tmp_path / "two")
+    words.save(tmp_path / "two")
+    with serving(model=str(tmp_path / "two")) as running:
+        assert running.post("/v1/completions", {"prompt": [5] * 64, "max_tokens": 2}).status == 200
+        found = running.post("/v1/completions", {"prompt": [5] * 65, "max_tokens": 2})
+        assert (found.status, found.error["code"]) == (400, "context_length_exceeded")

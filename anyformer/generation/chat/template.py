@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.data.tokenizer import Tokenizer, encoded, tokenizer
 from anyformer.data.tokenizer_files import SETTINGS, special_tokens
 from anyformer.errors import CapabilityError, CheckpointError, InputError
 from anyformer.families.gguf.header import is_gguf, read_header
@@ -94,7 +94,7 @@ class ChatTemplate:
         safe, others = _broken(checked, special, mark), _broken(given, special, mark)
         text = self._begun(safe, others) if continue_final_message else self.render(safe, **others)
         if mark not in text:
-            return tokenizer.spelled.encode(text, add_special_tokens=False).ids
+            return encoded(tokenizer.spelled, text, specials=False)
         # Someone has written a special token into a message: the template's own are told apart one by one.
         ids: list[int] = []
         start = 0

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from anyformer.serve.api import large
 from anyformer.serve.api.choices import Choice, Job, Jobs
 from anyformer.serve.api.context import Context, new_id
 from anyformer.serve.api.conversation import read_conversation
@@ -36,7 +37,7 @@ class ChatCompletions:
         if data["stream"]:
             return EventStream(answer.jobs.until_closed(answer.events()))
         await answer.jobs.run()
-        return Reply(answer.body())
+        return large.answer(answer.jobs, answer.body)
 
     async def start(self, request: HttpRequest, data: Mapping[str, Any], model: str, name: str) -> "ChatAnswer":
         """Read the conversation, and ask the engine."""

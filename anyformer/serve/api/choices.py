@@ -15,7 +15,7 @@ from anyformer.serve.text.logprobs import Entry
 class Choice:
     """One answer to one prompt."""
 
-    __slots__ = ("_detokenizer", "_keeps", "_keeps_end", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
+    __slots__ = ("_bytes_of", "_detokenizer", "_keeps", "_keeps_end", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Choice:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         """The stop string or the id with which it ended."""
+        self._bytes_of = context.texts.bytes_of
         self._detokenizer = context.texts.detokenizer(prompt, sampling.stops, least=sampling.least)
         self._stop_ids, self._keeps = sampling.stop_ids, "logprobs" in sampling.params
         self._keeps_end = keeps_end
@@ -66,7 +67,19 @@ class Choice:
         if reason is not None:
             piece += self._detokenizer.end()
         self.text += piece
+        if self.new and isinstance(self.stop_reason, str):
+            self._trim()
         return piece
+
+    def _trim(self) -> None:
+        """Leave out tokens that begin after the text's end: those of a stop string."""
+        size = len(self.text.encode())
+        begin = sum(len(self._bytes_of(token)) for token in self.ids)
+        while self.new:
+            begin -= len(self._bytes_of(self.new[-1].id))
+            if begin < size:
+                return
+            self.new.pop()
 
     def _written(self, token: int) -> str:
         name = self._shown.get(token)
@@ -99,9 +112,7 @@ class Job:
     ) -> None:
         self.prompt, self.text, self.sampling = prompt, text, sampling
         count = sampling.n * sampling.copies
-        self.choices = [
-            Choice(context, first + i, prompt, sampling, shown, keeps_end=keeps_end) for i in range(count)
-        ]
+        self.choices = [Choice(context, first + i, prompt, sampling, shown, keeps_end=keeps_end) for i in range(count)]
         self.prompt_logprobs: list[Entry] | None = None
         self.generation: Generation | None = None
 

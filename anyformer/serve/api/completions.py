@@ -1,9 +1,11 @@
 """POST /v1/completions: continue a text, or score it."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from anyformer.serve.api import large
 from anyformer.serve.api.choices import Choice, Job, Jobs
 from anyformer.serve.api.context import Context, new_id
 from anyformer.serve.api.sampling import check_seq2seq, engine_params, new_tokens
@@ -51,7 +53,7 @@ class Completions:
         if data["stream"]:
             return EventStream(answer.jobs.until_closed(answer.events()))
         await answer.jobs.run()
-        return Reply(answer.body())
+        return large.answer(answer.jobs, answer.body)
 
     def _check(self, data: Mapping[str, Any]) -> None:
         best, n = data["best_of"], data["n"]
@@ -149,8 +151,10 @@ class Answer:
                 for choice, piece in job.apply(output):
                     if choice.index not in begun:
                         begun.add(choice.index)
-                        if first := self._first(job, choice):
-                            parts.append(self._event(choice, first, counts, ends))
+                        if large.prompt_values(job) > large.LARGE:
+                            parts.append(await asyncio.to_thread(self._first_event, job, choice, counts, ends))
+                        else:
+                            parts.append(self._first_event(job, choice, counts, ends))
                     if scoring:
                         piece = ""
                     if plain and piece:
@@ -160,8 +164,8 @@ class Answer:
                     if output.finish_reason is not None:
                         last = {"text": "", "logprobs": None, "finish_reason": _reason(choice, scoring), "stop_reason": choice.stop_reason}  # fmt: skip
                         parts.append(self._event(choice, last, counts, ends))
-            if parts:
-                yield "".join(parts).encode()
+            if text := "".join(parts):
+                yield text.encode()
         if ends:
             yield event(self.head | {"choices": [], "usage": self.jobs.usage()}).encode()
         yield DONE
@@ -171,6 +175,10 @@ class Answer:
         made = (self._echoed(job, choice) if self.echo else {}) | self._of_prompt(job)
         ids = {"token_ids": []} if self.with_ids else {}
         return {"text": "", "logprobs": None, "finish_reason": None} | made | ids if made else {}
+
+    def _first_event(self, job: Job, choice: Choice, counts: Any, ends: Any) -> str:
+        made = self._first(job, choice)
+        return self._event(choice, made, counts, ends) if made else ""
 
     def _piece(self, choice: Choice, piece: str) -> dict[str, Any]:
         found = self._logprobs(choice) if self.logprobs else None

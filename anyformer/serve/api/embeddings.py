@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.serve.api.context import Context
+from anyformer.serve.api.large import LARGE
 from anyformer.serve.api.prompts import prompt_rows
 from anyformer.serve.errors import ApiError, bad_request
 from anyformer.serve.fields.embeddings import embeddings_table, native_embeddings_table
@@ -21,7 +22,7 @@ def routes(context: Context) -> dict[tuple[str, str], Route]:
     api, bounds = EmbeddingsApi(context), context.bounds
     native = Route(api.native, native_embeddings_table(bounds))
     return {
-        ("POST", "/v1/embeddings"): Route(api.openai, embeddings_table(bounds, context.facts.width)),
+        ("POST", "/v1/embeddings"): Route(api.openai, embeddings_table(bounds, context.facts.embedding_width)),
         ("POST", "/embedding"): native,
         ("POST", "/embeddings"): native,
     }
@@ -43,13 +44,17 @@ class EmbeddingsApi:
                 code="unsupported_value",
             )  # fmt: skip
         vectors, tokens = await self._vectors(request, data["input"], "input")
-        kept = [shortened(each, data["dimensions"]) for each in vectors]
-        found = [
-            {"object": "embedding", "index": i, "embedding": encoded(each, data["encoding_format"])}
-            for i, each in enumerate(kept)
-        ]
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        return Reply({"object": "list", "data": found, "model": model, "usage": usage})
+
+        def body() -> dict[str, Any]:
+            kept = [shortened(each, data["dimensions"]) for each in vectors]
+            found = [
+                {"object": "embedding", "index": i, "embedding": encoded(each, data["encoding_format"])}
+                for i, each in enumerate(kept)
+            ]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return {"object": "list", "data": found, "model": model, "usage": usage}
+
+        return Reply(body if sum(each.size for each in vectors) > LARGE else body())
 
     async def native(self, request: HttpRequest) -> Reply:
         """POST /embedding, /embeddings: a list of vectors for each text, of which there is one if they are pooled."""
@@ -59,12 +64,15 @@ class EmbeddingsApi:
         if len(given) != 1:
             raise bad_request(f"{' and '.join(given) or 'input: is missing'}; give one of input and content", "input")
         vectors, _ = await self._vectors(request, data[given[0]], given[0])
-        return Reply(
-            [
-                {"index": i, "embedding": [encoded(each, data["encoding_format"]) for each in np.atleast_2d(rows)]}
+
+        def body() -> list[Any]:
+            form = data["encoding_format"]
+            return [
+                {"index": i, "embedding": [encoded(each, form) for each in np.atleast_2d(rows)]}
                 for i, rows in enumerate(vectors)
             ]
-        )
+
+        return Reply(body if sum(each.size for each in vectors) > LARGE else body())
 
     async def _vectors(self, request: HttpRequest, prompts: Prompts, where: str) -> tuple[list[Any], int]:
         """The vector of each text, or its vectors by token; and how many tokens were read."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from anyformer.serve.api import large
 from anyformer.serve.api.choices import Choice, Job, Jobs
 from anyformer.serve.api.context import Context, new_id
 from anyformer.serve.api.native_answer import NativeAnswer
@@ -44,8 +45,12 @@ class NativeCompletion:
         async for batch in run.outputs():
             for job, output in batch:
                 run.take(job, output)
-        bodies = [answer.whole(job) for job in jobs]
-        return Reply(bodies if data["prompt"].many else bodies[0])
+
+        def bodies() -> Any:
+            made = [answer.whole(job) for job in jobs]
+            return made if data["prompt"].many else made[0]
+
+        return large.answer(run.jobs, bodies)
 
     async def _events(self, run: "NativeRun", answer: NativeAnswer) -> AsyncIterator[bytes]:
         """llama.cpp's events: one for each step, and a last one with stop: true; there is no [DONE]."""

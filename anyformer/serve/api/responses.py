@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
+from anyformer.serve.api import large
 from anyformer.serve.api.chat import ChatAnswer, ChatCompletions
 from anyformer.serve.api.context import Context, new_id
 from anyformer.serve.errors import ApiError
@@ -41,7 +42,7 @@ class Responses:
         if data["stream"]:
             return EventStream(answer.jobs.until_closed(made.events()))
         await answer.jobs.run()
-        return Reply(made.body())
+        return large.answer(answer.jobs, made.body)
 
 
 def chat_body(data: Mapping[str, Any]) -> dict[str, Any]:

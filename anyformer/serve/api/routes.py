@@ -38,7 +38,7 @@ def make_context(config: ServeConfig, client: EngineClient, state: ServerState) 
     return Context(
         config=config,
         client=client,
-        texts=Texts(folder, spec_of(folder, config.ignore_keys), template=template),
+        texts=Texts(folder, spec_of(folder, config.ignore_keys), client.facts.max_model_len, template=template),
         state=state,
         metrics=client.metrics,
         names=config.names,

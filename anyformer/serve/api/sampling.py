@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from anyformer.serve.api.context import Context
@@ -30,7 +30,6 @@ class Sampling:
     """Ids that end an answer and are no part of its text."""
     least: int = 0
     max_tokens: int = 1
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def room_for(context: Context, prompt: int) -> int:
@@ -42,7 +41,7 @@ def room_for(context: Context, prompt: int) -> int:
 def new_tokens(context: Context, prompt: int, asked: int | None, usual: int | None) -> int:
     """How many tokens are generated at most; more than there is room for is refused, not cut."""
     room = room_for(context, prompt)
-    if room < 1:
+    if room < 1 or prompt > context.room:
         raise too_long(prompt, context.room)
     if asked is None:
         return room if usual is None else min(usual, room)

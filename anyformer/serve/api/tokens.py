@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.data.token_bytes import TokenBytes
+from anyformer.data.tokenizer import encoded
 from anyformer.serve.api.context import Context
 from anyformer.serve.api.conversation import read_conversation
 from anyformer.serve.errors import bad_request
@@ -122,7 +123,7 @@ async def text_ids(texts: Texts, text: str, *, specials: bool, parse: bool | Non
 
 def _spelled(texts: Texts, text: str, *, specials: bool, parse: bool) -> list[int]:
     reader, bos = texts.reader, texts.spec.ids.bos
-    ids = (reader.spelled if parse else reader.literal).encode(text, add_special_tokens=specials).ids
+    ids = encoded(reader.spelled if parse else reader.literal, text, specials=specials)
     own = specials and not reader.published and texts.spec.topology == "decoder"
     # A run of ours begins its texts with the bos of its spec, which its tokenizer's template need not know.
     if own and bos is not None and bos not in texts.spec.ids.eos and ids[:1] != [bos]:

@@ -3,8 +3,10 @@
 import abc
 import asyncio
 import itertools
+import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EngineClient", "EngineFacts", "GenerateRequest", "Generation", "Output", "Times", "open_engine"]
 
+LOGGER = logging.getLogger("anyformer.serve.engine")
 KNOWN = {kind.__name__: kind for kind in (InputError, CapabilityError, CheckpointError, DataError)} | {
     "SpecError": InputError
 }
@@ -27,6 +30,10 @@ WINDOW = 10.0
 """Seconds over which the rate of tokens is taken."""
 GAP = 1.0
 """Longer silence is none of the engine's work."""
+ANSWER = 128.0
+"""Tokens of an answer, as long as none was seen."""
+SHARE = 1 / 32
+"""How much one answer changes what is taken for the usual length."""
 
 
 class Rate:
@@ -67,6 +74,8 @@ class Generation:
 
     def __init__(self, client: "EngineClient", number: int, request: GenerateRequest, n: int, max_tokens: int) -> None:
         self._client, self._number, self.request, self.n, self.max_tokens = client, number, request, n, max_tokens
+        self.expected_tokens = len(request.prompt) + n * max(1, round(min(max_tokens, client.usual_answer)))
+        """Tokens that it will come to if its answers are as long as those of others: few take all that they may."""
         self.num_cached_tokens = 0
         """Tokens of the prompt that were not computed, as the prefix cache held them."""
         self.times = Times(time.monotonic())
@@ -105,11 +114,6 @@ class Generation:
         if not self._done:
             self._client._cancel(self)
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that it may come to."""
-        return len(self.request.prompt) + self.n * self.max_tokens
-
     def _push(self, row: Any, now: float, metrics: Metrics) -> None:
         index, ids = row[1], row[2]
         if ids:
@@ -140,12 +144,9 @@ class Generation:
             error = ApiError(status, more["error"], code=code, headers={"x-should-retry": "false"})
             self._client._end(self, error)
             return
-        top, prompt = more.get("top"), more.get("prompt_logprobs")
         self._pending.append(
             Output(
-                index, list(ids), logprobs=None if more.get("logprobs") is None else list(more["logprobs"]),
-                top=None if top is None else [[list(pair) for pair in each] for each in top],
-                prompt_logprobs=None if prompt is None else [each if each is None else [each[0], [list(pair) for pair in each[1]]] for each in prompt],
+                index, list(ids), logprobs=more.get("logprobs"), top=more.get("top"), prompt_logprobs=more.get("prompt_logprobs"),
                 finish_reason=reason, stop_text=more.get("stop_text"),
             )
         )  # fmt: skip
@@ -168,12 +169,18 @@ class EngineClient(abc.ABC):
         self.config = config
         self.snapshot: dict[str, Any] = {}
         """What the engine said last of itself: running, waiting, kv_cache_usage, num_blocks, free_blocks and counters."""
+        self.on_death: Callable[[str], None] = lambda why: None
+        """Called with the reason when an engine that ran is lost, after all requests were told."""
         self.rate = Rate()
+        self.usual_answer = ANSWER
+        """Tokens of an answer, lately."""
         self._numbers = itertools.count(1)
         self._live: dict[int, Generation] = {}
         self._jobs: dict[int, asyncio.Future[Any]] = {}
-        self._sequences = self._waiting_tokens = self._looking = 0
-        """Sequences that have not ended, tokens of requests without a first step, and looks that were asked for."""
+        self._unscheduled: dict[int, Generation] = {}
+        """Requests without a first step, the oldest first."""
+        self._sequences = self._looking = 0
+        """Sequences that have not ended, and looks that were asked for."""
         self._ready: asyncio.Future[None] | None = None
         self._closed: asyncio.Event = asyncio.Event()
         """Set when the engine has said its last word."""
@@ -206,15 +213,15 @@ class EngineClient(abc.ABC):
         n, room = params.get("n") or 1, facts.max_model_len
         new = params.get("max_new_tokens") or max(1, room - len(request.prompt) + 1)
         generation = Generation(self, next(self._numbers), request, n, new)
-        waiting = self._sequences - facts.max_num_seqs
+        waiting = self._waiting()
         most = limits.queue_pools * max(room, facts.num_blocks * facts.block_size)
-        tokens = self._waiting_tokens
-        if waiting >= limits.queue or (tokens and tokens + generation.tokens > most):
+        tokens = sum(each.expected_tokens for each in waiting)
+        if len(waiting) >= limits.queue or (waiting and tokens + generation.expected_tokens > most):
             self.metrics.refused += 1
-            raise busy(f"{max(0, waiting):,} requests wait already", self.rate.seconds_for(tokens))
-        self._live[generation._number] = generation
+            who = "1 request waits" if len(waiting) == 1 else f"{len(waiting):,} requests wait"
+            raise busy(f"{who} already, for about {tokens:,} tokens", self.rate.seconds_for(tokens))
+        self._live[generation._number] = self._unscheduled[generation._number] = generation
         self._sequences += n
-        self._waiting_tokens += generation.tokens
         self._send(
             {
                 "type": "add", "number": generation._number, "id": request.id, "prompt": request.prompt, "params": params,
@@ -222,6 +229,16 @@ class EngineClient(abc.ABC):
             }
         )  # fmt: skip
         return generation
+
+    def _waiting(self) -> list[Generation]:
+        """Requests that find no free slot, the oldest first."""
+        running = self._sequences - sum(each.n for each in self._unscheduled.values())
+        free, found = self.facts.max_num_seqs - running, list[Generation]()
+        for each in self._unscheduled.values():
+            free -= each.n
+            if free < 0:
+                found.append(each)
+        return found
 
     async def embed(
         self, rows: list[list[int]], *, pooling: str, normalize: bool, prompt: int = 0
@@ -283,8 +300,9 @@ class EngineClient(abc.ABC):
             return
         self._sequences -= generation.n
         times = generation.times
-        if times.scheduled is None:
-            self._waiting_tokens -= generation.tokens
+        if self._unscheduled.pop(generation._number, None) is None:
+            for count in generation.generated:
+                self.usual_answer += SHARE * (count - self.usual_answer)
         self.metrics.end(
             arrival=times.arrival, scheduled=times.scheduled, first_token=times.first_token, last_token=times.last_token,
             now=time.monotonic(), prompt_tokens=len(generation.request.prompt), generated=generation.generated,
@@ -317,11 +335,10 @@ class EngineClient(abc.ABC):
                 words = message["message"]
                 self._lost(words, error=KNOWN.get(message["kind"], AnyformerError)(words))
             case "dead":
-                self._lost(message["message"])
+                self._died(message["message"])
             case "closed":
                 self._closed.set()
-                if self._gone is None:
-                    self._lost("the engine has ended")
+                self._died("the engine has ended")
 
     def _batch(self, message: Message) -> None:
         """What a step did."""
@@ -331,7 +348,7 @@ class EngineClient(abc.ABC):
             generation = live.get(number)
             if generation is not None:
                 generation.times.scheduled, generation.num_cached_tokens = when, cached
-                self._waiting_tokens -= generation.tokens
+                self._unscheduled.pop(number, None)
         count = 0
         for row in message["rows"]:
             count += len(row[2])
@@ -348,6 +365,13 @@ class EngineClient(abc.ABC):
                 retry = {} if status < 500 else {"x-should-retry": "false"}
                 self._end(generation, ApiError(status, words, code=code, headers=retry))
 
+    def _died(self, why: str) -> None:
+        """An engine that ran has ended, and nobody asked it to."""
+        if self._gone is None:
+            LOGGER.error("%s; the server ends", why)
+            self._lost(why)
+            self.on_death(why)
+
     def _lost(self, why: str, *, error: Exception | None = None) -> None:
         """The engine is gone, or about to go: nobody gets an answer any more."""
         self._gone = why
@@ -357,7 +381,7 @@ class EngineClient(abc.ABC):
             if not future.done():
                 future.set_exception(ApiError(503, why, code="engine_gone"))
         if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(error or RuntimeError(why))
+            self._ready.set_exception(error or AnyformerError(why))
 
 
 def open_engine(config: ServeConfig, source: "Source | None" = None) -> EngineClient:

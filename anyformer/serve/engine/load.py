@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.families.io import find_folder, load, spec_of
@@ -82,6 +83,8 @@ def load_engine(config: ServeConfig, source: Source | None = None) -> Loaded:
     if sentence is not None and sentence.most is not None:
         length = min(length, sentence.most)
     draft = None if config.draft is None else load(config.draft, source.device, dtype).eval()
+    if draft is not None:
+        check_draft(draft, model)
     plan = plan_pool(model, config, length, draft=draft) if generates(model) else None
 
     def make() -> Engine:
@@ -112,10 +115,22 @@ def check_sizes(config: ServeConfig) -> None:
     wrong = [f"{name}: at least 1, got {value}" for name, value in least.items() if value is not None and value < 1]
     if config.dtype is not None and config.dtype not in DTYPES:
         wrong.append(f"--dtype: {config.dtype!r} is unknown (known: {', '.join(DTYPES)})")
+    if config.batch_invariant and config.draft is not None:
+        wrong.append("--batch-invariant, --draft: passes over proposals have many shapes; leave one of them out")
     if config.pooling is not None and config.pooling not in POOLINGS:
         wrong.append(f"--pooling: {config.pooling!r} is unknown (known: {', '.join(POOLINGS)})")
     if wrong:
         raise InputError("; ".join(wrong))
+
+
+def check_draft(draft: Model, model: Model) -> None:
+    """Refuse a draft model that can't propose tokens for this one."""
+    if draft.spec.topology != "decoder":
+        raise InputError(f"--draft: tokens are proposed by a decoder, and this is an {draft.spec.topology}")
+    if draft.spec.vocab != model.spec.vocab:
+        raise InputError(
+            f"--draft: has {draft.spec.vocab:,} tokens and the model {model.spec.vocab:,}; give one with the same vocabulary"
+        )
 
 
 def device_of(given: str | None) -> torch.device:
@@ -187,6 +202,12 @@ def plan_pool(
             f"{number_format.data(room)} can be used on {device}; give at most {sequences}, or leave it out"
         )
     if config.num_blocks is not None:
+        if config.num_blocks < blocks:
+            holds = config.num_blocks * block
+            raise InputError(
+                f"--num-blocks: {config.num_blocks:,} blocks hold {holds:,} tokens, and one sequence may have {length:,}; "
+                f"give at least {blocks:,}, or --max-model-len {holds} or less"
+            )
         needed = sequences * fixed + config.num_blocks * per_block
         if needed > room and config.num_blocks > blocks:
             most = (room - sequences * fixed) // max(1, per_block)
@@ -246,7 +267,10 @@ def facts_of(
     """What clients may know."""
     model, spec = source.model, source.model.spec
     like = next(model.parameters())
-    usual = "model" if sentence is not None else "last" if spec.topology == "decoder" else "mean"
+    pooling, usual = (
+        config.pooling,
+        "model" if sentence is not None else "last" if spec.topology == "decoder" else "mean",
+    )
     tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
     return EngineFacts(
         name=config.names[0], folder=str(source.folder or config.model), topology=spec.topology,
@@ -256,11 +280,18 @@ def facts_of(
         generates=engine is not None, embeds=spec.embed.reads == "input_ids", params=spec.count().params,
         size=sum(tensors.values()), dtype=str(like.dtype).removeprefix("torch."), device=str(like.device),
         kv_bytes_per_token=0 if plan is None else plan.bytes_per_token, spec=spec.to_data(), eos=list(source.stop),
-        width=spec.width, hard_limit=hard, pooling=config.pooling or usual, sentence=None if sentence is None else {
+        width=spec.width, embedding_width=spec.width if pooling or sentence is None else vector_width(sentence, like.new_zeros(1, spec.width)),
+        hard_limit=hard, pooling=pooling or usual, sentence=None if sentence is None else {
             "lower": sentence.lower, "prompt": sentence.prompts.get(sentence.default_prompt or "", ""),
             "max_tokens": sentence.most,
         },
     )  # fmt: skip
+
+
+@torch.inference_mode()
+def vector_width(sentence: SentenceModules, states_TD: Tensor) -> int:
+    """Numbers of a vector that such a folder makes, which may be others than those of a state."""
+    return sentence.vector(states_TD, 0).shape[-1]
 
 
 def num_blocks(engine: Engine) -> int:

@@ -48,6 +48,8 @@ class EngineFacts:
     eos: list[int]
     """Ids that end an answer."""
     width: int
+    embedding_width: int
+    """Numbers of a vector of `pooling`."""
     hard_limit: bool
     """Whether the model has no position beyond `context`."""
     pooling: str
@@ -73,10 +75,10 @@ class Output:
 
     index: int
     ids: list[int]
-    logprobs: list[float] | None = None
-    top: list[Any] | None = None
+    logprobs: Sequence[float] | None = None
+    top: Sequence[Any] | None = None
     """At each new token, [id, logprob] of the likeliest."""
-    prompt_logprobs: list[Any] | None = None
+    prompt_logprobs: Sequence[Any] | None = None
     """By token of the prompt, None or [logprob, [[id, logprob], ...]]."""
     finish_reason: str | None = None
     error: str | None = None

@@ -3,7 +3,6 @@
 It speaks frames of JSON on a socket that it inherits: first come the settings. When the socket closes, it ends.
 """
 
-import logging
 import os
 import signal
 import socket
@@ -11,6 +10,7 @@ import sys
 import threading
 
 from anyformer.serve.engine.messages import FrameError, FrameReader, Message, to_frame, unpack_config
+from anyformer.serve.http.logs import log_to_stderr
 
 BYTES = 2**16
 PATIENCE = 10.0
@@ -70,15 +70,16 @@ def main(fd: int) -> None:
     """Serve one front end."""
     # Ctrl-C is for the front end, which then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     with socket.socket(fileno=fd) as sock:
         connection = Connection(sock)
         first = connection.receive()
         if not first:
             return
+        config = unpack_config(first[0])
+        log_to_stderr(config.log)
         from anyformer.serve.engine.worker import EngineWorker
 
-        worker = EngineWorker(unpack_config(first[0]), connection.send)
+        worker = EngineWorker(config, connection.send)
         ended, loaded = threading.Event(), threading.Event()
         for message in first[1:]:
             worker.handle(message)

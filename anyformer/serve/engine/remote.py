@@ -1,17 +1,20 @@
 """The engine in a process of its own, at the other end of a socket: the front end has an interpreter for itself."""
 
 import asyncio
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 
+from anyformer.errors import AnyformerError
 from anyformer.serve.config import ServeConfig
-from anyformer.serve.engine.client import EngineClient
+from anyformer.serve.engine.client import LOGGER, EngineClient
 from anyformer.serve.engine.messages import FrameError, FrameReader, Message, pack_config, to_frame
 
 PROGRAM = "anyformer.serve.engine.process"
 GONE = "the engine's process has ended"
+KILLED = "if nobody else has ended it, memory has run out"
 BUFFER = 2**20
 """Bytes of the socket: some steps of many sequences, so that a front end that is busy for a moment delays none."""
 PATIENCE = 15.0
@@ -96,6 +99,8 @@ class RemoteEngine(EngineClient):
         finally:
             if process.poll() is None:
                 process.kill()
+            elif patience and process.returncode == -signal.SIGKILL:
+                LOGGER.error("the engine's process was ended by SIGKILL; %s", KILLED)
             process.wait()
             if self._transport is not None:
                 self._transport.close()
@@ -107,5 +112,7 @@ class RemoteEngine(EngineClient):
 
     def _disconnected(self) -> None:
         self._closed.set()
-        loading = self._ready is not None and not self._ready.done()
-        self._lost(GONE if self._gone is None or loading else self._gone)
+        if self._ready is not None and not self._ready.done():
+            words = f"{GONE} before it had read the model; {KILLED}"
+            self._lost(words, error=AnyformerError(words))
+        self._died(GONE)

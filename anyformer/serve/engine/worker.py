@@ -112,8 +112,12 @@ class EngineWorker:
             goes_on = self._report() and goes_on
 
     def _close(self) -> None:
-        if self.engine is not None:
-            self.engine.close()
+        try:
+            if self.engine is not None:
+                self.engine.close()
+        except Exception:
+            # A device that has failed may refuse this too, and somebody waits for our last word.
+            LOGGER.exception("the engine could not be closed")
         for held in (self._live, self._unscheduled, self._jobs, self._looks):
             held.clear()
         self._grammars.close()

@@ -58,7 +58,7 @@ class Exchange:
 
     async def reply(self, reply: Reply) -> None:
         """Send an answer at once."""
-        kind, body = reply.encode()
+        kind, body = await asyncio.to_thread(reply.encode) if callable(reply.body) else reply.encode()
         empty = reply.status == 204
         content = {} if empty else {"content-type": kind, "content-length": str(len(body))}
         await self._begin(reply.status, content, reply.headers)

@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 
 from anyformer.errors import InputError
-from anyformer.serve.errors import draining
+from anyformer.serve.errors import ApiError, draining
 from anyformer.serve.http.access import WILDCARDS, bracketed
 from anyformer.serve.http.app import App
 from anyformer.serve.http.protocol import HttpConfig
@@ -73,6 +73,8 @@ class Server(uvicorn.Server):
         self.port: int = sock.getsockname()[1]
         self.loop: asyncio.AbstractEventLoop | None = None
         self.until = 0.0
+        self.failure: ApiError | None = None
+        """Why it can't go on, if it can't."""
 
     @property
     def url(self) -> str:
@@ -85,7 +87,7 @@ class Server(uvicorn.Server):
         """Serve; the exit status."""
         self.loop = asyncio.get_running_loop()
         await self.serve([self.sock])
-        return 1 if self.force_exit else 0
+        return 1 if self.force_exit or self.failure is not None else 0
 
     def stop(self) -> None:
         """Take no more work, and end when the rest is done; a second time: end now. From any thread."""
@@ -94,12 +96,22 @@ class Server(uvicorn.Server):
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self._stop)
 
+    def fail(self, why: str) -> None:
+        """There is nothing to serve any more: tell whoever waits, and end with status 1. From the loop's own thread."""
+        self.failure = ApiError(503, why, code="engine_gone")
+        # Handlers have heard of it already, and are about to answer.
+        self._drain(LAST_SECONDS)
+
     def _stop(self) -> None:
         if self.state.draining:
             self.force_exit = True
             return
+        self._drain(self.limits.grace_seconds)
+
+    def _drain(self, seconds: float) -> None:
+        """Take no more work, and give the rest so long to end."""
         self.state.draining = True
-        self.until = time.monotonic() + self.limits.grace_seconds
+        self.until = time.monotonic() + seconds
         for connection in list(self.server_state.connections):
             connection.shutdown()
 
@@ -126,7 +138,7 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         for exchange in list(self.state.running):
-            exchange.end(draining(self.limits.grace_seconds))
+            exchange.end(self.failure or draining(self.limits.grace_seconds))
         for connection in list(self.server_state.connections):
             connection.shutdown()
         if not self.force_exit:

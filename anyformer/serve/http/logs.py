@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+import warnings
 from typing import Any
 
 from anyformer.errors import InputError, nearest
@@ -60,7 +61,9 @@ class RequestLog:
 
 
 def log_to_stderr(kind: str) -> logging.Handler:
-    """Send our lines, and those of uvicorn that tell of faults, to stderr; the handler, for who removes it again."""
+    """Send our lines, those of uvicorn that tell of faults, and all warnings to stderr; the handler, for who removes it
+    again. Who calls this inside of `warnings.catch_warnings` gets warnings as they were before.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormat(kind))
     for name, level in (("anyformer.serve", logging.INFO), ("uvicorn.error", logging.ERROR)):
@@ -68,7 +71,15 @@ def log_to_stderr(kind: str) -> logging.Handler:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level)
+    # What other packages log, unless a program around us has its own way with that.
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    warnings.showwarning = _warned
     return handler
+
+
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as a line of the log, without the place in our source that raised it."""
+    LOGGER.warning("%s", message)
 
 
 def plain(value: Any) -> str:

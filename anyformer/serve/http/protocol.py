@@ -1,6 +1,7 @@
 """Connections: uvicorn's protocol on httptools, with the limits that it lacks on heads, time and numbers."""
 
 import asyncio
+import re
 from collections import Counter
 from typing import Any, NoReturn
 
@@ -17,6 +18,8 @@ from anyformer.serve.http.reply import error_reply, head, new_request_id
 WRITE_BUFFER = 32 * 1024
 """Bytes that wait for a slow reader before a stream does; with one more event they are below 64 KiB."""
 VERSION = "this is not HTTP/1.1, which is all that the server speaks"
+ABSOLUTE = re.compile(rb"(?i:http)://([^/?#]+)(/[^#]*)")
+"""A target with the host before the path, as clients send that take this server for a proxy."""
 RETRY = {"retry-after": "1"}
 
 
@@ -63,6 +66,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.fields = self.head_size = 0
         self.unparsed = 0
         """Bytes since the parser had something to tell."""
+        self.offered = False
+        """Whether the head that was read offers another protocol, so that the parser takes it for the last of HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -97,18 +102,29 @@ class HttpProtocol(HttpToolsProtocol):
             self._arm(self.limits.head_seconds)
         self.unparsed += len(data)
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
             if self.parser.get_http_version() == "0.0" and b"\n" in data.lstrip():
                 # A line without a version is a whole request of HTTP/0.9; the parser would wait for its headers.
                 self._stop(malformed(VERSION))
             if self.unparsed > self.limits.head_bytes:
                 self._stop(head_too_large(f"{self.limits.head_bytes:,} bytes"))
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ApiError):
-            self._refuse(self.fault or malformed(VERSION))
+        except (httptools.HttpParserError, ApiError) as error:
+            self._refuse(self.fault or unreadable(error))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # The parser leaves the body to the new protocol; without the offer it reads the same request to its end.
+            fields = b"".join(b"%b: %b\r\n" % line for line in self.headers if line[0] != b"upgrade")
+            version = self.parser.get_http_version().encode()
+            head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, fields)
+            self._feed(head + data[upgrade.args[0] :])
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.fields = self.head_size = 0
+        self.offered = False
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -127,9 +143,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self.parser.get_http_version() not in ("1.1", "1.0"):
             self._stop(malformed(VERSION))
         if self.parser.should_upgrade():
-            self._stop(malformed("this server speaks HTTP/1.1 and nothing else; send the request without Upgrade"))
-        if not self.url.startswith(b"/") or b"#" in self.url:
-            self._stop(malformed("the target of a request has to be a path"))
+            self._check_offer()
+            self.offered = True
+            return
+        self.url = self._path()
         self._disarm()
         self.unparsed = 0
         super().on_headers_complete()
@@ -141,7 +158,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self.unparsed = 0
-        super().on_message_complete()
+        if not self.offered:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for what is still to be written."""
@@ -157,6 +175,24 @@ class HttpProtocol(HttpToolsProtocol):
     def busy(self) -> bool:
         """Whether a request has no whole answer yet."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    def _check_offer(self) -> None:
+        """Clients that offer HTTP/2 are content with HTTP/1.1; those that want a tunnel or a WebSocket are not."""
+        offers = {
+            each.strip().lower() for name, value in self.headers if name == b"upgrade" for each in value.split(b",")
+        }
+        if self.parser.get_method() == b"CONNECT" or b"websocket" in offers:
+            self._stop(malformed("this server speaks HTTP/1.1 and nothing else; send the request without Upgrade"))
+
+    def _path(self) -> bytes:
+        """The target of a request, without the host that may stand before it."""
+        found, hosts = ABSOLUTE.fullmatch(self.url), [value for name, value in self.headers if name == b"host"]
+        if found and [found[1].lower()] != [host.lower() for host in hosts]:
+            self._stop(malformed("the target of the request names another host than its Host header"))
+        path = found[2] if found else self.url
+        if not path.startswith(b"/") or b"#" in path:
+            self._stop(malformed("the target of a request has to be a path"))
+        return path
 
     def _count(self, size: int) -> None:
         self.head_size += size
@@ -220,6 +256,15 @@ class HttpProtocol(HttpToolsProtocol):
 def malformed(message: str) -> ApiError:
     """400, before there is a request."""
     return ApiError(400, message, code="malformed_request")
+
+
+def unreadable(error: Exception) -> ApiError:
+    """400, by what the parser says. Its words are fixed ones, and hold nothing of what was sent."""
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        # So begins a TLS handshake, and whatever else is sent to the wrong port.
+        return malformed("malformed HTTP request: it begins with no method of HTTP/1.1; there is no TLS here")
+    known = isinstance(error, httptools.HttpParserError) and not isinstance(error, httptools.HttpParserCallbackError)
+    return malformed(f"malformed HTTP request: {error}" if known else "malformed HTTP request")
 
 
 def head_too_large(limit: str) -> ApiError:

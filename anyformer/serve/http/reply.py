@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,9 @@ class Reply:
     """An answer at once."""
 
     body: Any
-    """A dict or list is sent as JSON, a str as plain text, bytes as they are."""
+    """A dict or list is sent as JSON, a str as plain text, bytes as they are; a function makes a large dict or list beside
+    the event loop, so that nobody else waits for it.
+    """
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     content_type: str | None = None
@@ -58,6 +60,8 @@ class Reply:
     def encode(self) -> tuple[str, bytes]:
         """Content type and bytes."""
         body = self.body
+        if callable(body):
+            return self.content_type or "application/json", b"".join(json_pieces(body()))
         if isinstance(body, bytes):
             return self.content_type or "application/octet-stream", body
         if isinstance(body, str):
@@ -99,6 +103,21 @@ RouteTable = Mapping[tuple[str, str], Route]
 def to_json(value: Any) -> bytes:
     """Compact JSON. No NaN: there is no such thing in JSON, and clients choke on it."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def json_pieces(value: Any, depth: int = 5) -> Iterator[bytes]:
+    """The same JSON in pieces: between them other threads may run, while one call for all of it would hold them up."""
+    if not depth or not isinstance(value, dict | list) or not value:
+        yield to_json(value)
+        return
+    begin, end = (b"{", b"}") if isinstance(value, dict) else (b"[", b"]")
+    each = value.items() if isinstance(value, dict) else ((None, one) for one in value)
+    for i, (name, one) in enumerate(each):
+        yield b"," if i else begin
+        if name is not None:
+            yield to_json(name) + b":"
+        yield from json_pieces(one, depth - 1)
+    yield end
 
 
 def error_reply(error: ApiError) -> Reply:

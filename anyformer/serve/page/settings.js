@@ -28,13 +28,10 @@ export class Settings {
     if (this.values[name] !== before) this.listeners.forEach((listener) => listener(name));
   }
 
-  /* As fields of a request. What changes nothing is left out. */
+  /* As fields of a request. All of them: for what is left out the server has defaults of its own. */
   request() {
     const { temperature, top_k, top_p, min_p, max_tokens, seed } = this.values;
-    const fields = { max_tokens, temperature };
-    if (top_k > 0) fields.top_k = top_k;
-    if (top_p < 1) fields.top_p = top_p;
-    if (min_p > 0) fields.min_p = min_p;
+    const fields = { max_tokens, temperature, top_k, top_p, min_p };
     if (seed !== null) fields.seed = seed;
     return fields;
   }

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,19 +28,11 @@ TAIL = 64
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rendered:
-    """A conversation as the model reads it."""
-
-    text: str
-    ids: list[int]
-
-
 class Texts:
     """Tokenising, rendering and detokenising for one model."""
 
-    def __init__(self, folder: Path, spec: ModelSpec, *, template: ChatTemplate | None = None) -> None:
-        self.folder, self.spec = transformer_folder(folder), spec
+    def __init__(self, folder: Path, spec: ModelSpec, room: int, *, template: ChatTemplate | None = None) -> None:
+        self.folder, self.spec, self.room = transformer_folder(folder), spec, room
         self.tokenizer: Tokenizer = tokenizer(self.folder)
         own = None if spec.source_vocab is None or is_gguf(self.folder) else source_tokenizer(self.folder)
         self.reader: Tokenizer = own or self.tokenizer
@@ -94,6 +86,10 @@ class Texts:
     async def chat(self, messages: Sequence[Mapping[str, Any]], *, continues: bool = False, **names: Any) -> list[int]:
         """The ids of a conversation, as the model's chat template writes it."""
         template = self.need_template()
+        size = sum(len(str(message.get("content") or "")) for message in messages)
+        if size > self.longest * self.room:
+            # Each character is a byte at least, so no tokenizer makes it fit.
+            raise too_long(-(-size // self.longest), self.room, param="messages")
         call = lambda: template.ids(self.tokenizer, messages, continue_final_message=continues, **names)  # noqa: E731
         return await asyncio.get_running_loop().run_in_executor(self._rendering, guarded, call)
 
