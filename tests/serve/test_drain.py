@@ -1,6 +1,7 @@
 """The end of a server: what runs may finish, what is new is turned away, and nothing is left."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,8 +11,19 @@ from pathlib import Path
 import pytest
 
 import anyformer
+from anyformer.serve.engine.client import open_engine
 from anyformer.serve.http import listen
-from tests.serve.running import PATIENCE, Answer, Client, read_all, read_until, status_of
+from anyformer.serve.server import serve_engine
+from tests.serve.running import (
+    PATIENCE,
+    Answer,
+    Client,
+    config_of,
+    in_thread,
+    read_all,
+    read_until,
+    status_of,
+)
 from tests.serve.test_http import send_post
 
 HERE = Path(anyformer.__file__).parent.parent
@@ -138,6 +150,45 @@ def test_drain_under_load_finishes_what_the_engine_began(serving):
         assert all(answer.data["choices"] == right for answer in answers[1::2])
         assert all(answer.body.endswith(b"data: [DONE]\n\n") for answer in answers[::2])
         assert not running.client.healthy
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_engine_that_dies_is_told_and_logged_and_ends_the_server_with_1(model_folder, monkeypatch, caplog, apart: bool):
+    config = config_of(model=str(model_folder), front_end_process=apart)
+    client, statuses = open_engine(config), []
+
+    async def main(config, sock, on_ready) -> int:
+        statuses.append(await serve_engine(config, client, sock, on_ready))
+        return statuses[0]
+
+    def failing() -> None:
+        raise RuntimeError("a bug of ours")
+
+    body = {"prompt": "the cat", "max_tokens": 60, "ignore_eos": True}
+    with in_thread(config, client, main) as running:
+        assert running.post("/v1/completions", body).status == 200
+        if apart:
+            # It stands still, so that none of these ends before it does.
+            process = client.process
+            os.kill(process.pid, signal.SIGSTOP)
+        else:
+            gate, advance = threading.Event(), client.worker._advance_jobs
+            monkeypatch.setattr(client.worker, "_advance_jobs", lambda: failing() if gate.wait(PATIENCE) else advance())
+        asked = [Asked(running, "/v1/completions", body | {"stream": stream}) for stream in (False, True)]
+        running.eventually(lambda: len(client._live) == 2)
+        if apart:
+            os.kill(process.pid, signal.SIGKILL)
+        else:
+            gate.set()
+        answers = [each.result() for each in asked]
+        running.thread.join()
+    whole, stream = answers
+    assert (whole.status, whole.error["code"]) == (503, "engine_gone")
+    assert b'"engine_gone"' in stream.body
+    assert statuses == [1]
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert any("the server ends" in each for each in said)
+    assert any("SIGKILL" in each for each in said) == apart
 
 
 def start(launch) -> tuple[subprocess.Popen, int]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from anyformer.errors import InputError
+from anyformer.serve.engine.client import ANSWER
 from anyformer.serve.engine.local import LocalEngine
 from anyformer.serve.errors import ApiError
 from tests.serve.engines import (
@@ -181,6 +182,33 @@ def test_engine_with_too_many_tokens_in_the_queue_refuses_but_takes_one_of_any_s
             assert refused.value.code == "rate_limit_exceeded"
             big.cancel()
             await outputs(ask(client, [1, 2, 3], max_new_tokens=20))
+
+    asyncio.run(scenario())
+
+
+def test_engine_whose_slots_are_free_refuses_nobody_however_long_answers_may_be(model_folder):
+    async def scenario():
+        async with local(model_folder, max_num_seqs=8, num_blocks=16, max_model_len=256) as client:
+            asked = [ask(client, [1, 2, 3], stop=[]) for _ in range(8)]
+            # Those that wait are counted by what answers come to, and not by what each of them may.
+            asked += [ask(client, [1, 2, 3], stop=[]) for _ in range(4)]
+            assert client.metrics.refused == 0
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*(outputs(ask(client, [1, 2, 3], max_new_tokens=2, stop=[])) for _ in range(8)))
+            assert client.usual_answer < ANSWER
+
+    asyncio.run(scenario())
+
+
+def test_engine_that_is_full_says_how_many_requests_wait_and_counts_no_sequences(model_folder):
+    async def scenario():
+        async with local(model_folder, {"queue": 2}, max_num_seqs=2) as client:
+            params = {"n": 2, "max_new_tokens": 5, "temperature": 1.0, "stop": []}
+            accepted = [ask(client, [1, 2, 3], **params) for _ in range(3)]
+            with pytest.raises(ApiError, match="^2 requests wait already, for about 26 tokens; try again"):
+                ask(client, [1, 2, 3], **params)
+            await asyncio.gather(*map(outputs, accepted))
 
     asyncio.run(scenario())
 

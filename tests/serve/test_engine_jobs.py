@@ -151,6 +151,36 @@ def test_folder_of_sentence_transformers_embeds_by_its_own_modules(encoder_folde
     torch.testing.assert_close(torch.tensor(found[0]), torch.tensor(want), rtol=1e-6, atol=1e-6)
 
 
+def test_dimensions_of_a_folder_with_a_dense_layer_go_up_to_its_own_width(encoder_folder, tmp_path, serving):
+    import json
+    import shutil
+
+    from safetensors.torch import save_file
+
+    home = tmp_path / "sentence"
+    shutil.copytree(encoder_folder, home)
+    width = load(home, "cpu").spec.width
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    (home / "modules.json").write_text(json.dumps([
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]))  # fmt: skip
+    files = {"1_Pooling": {"pooling_mode_cls_token": True}, "2_Dense": {"in_features": width, "out_features": width + 6, "bias": False}}  # fmt: skip
+    for name, config in files.items():
+        (home / name).mkdir()
+        (home / name / "config.json").write_text(json.dumps(config))
+    save_file({"linear.weight": torch.eye(width + 6, width)}, home / "2_Dense" / "model.safetensors")
+    with serving(model=str(home)) as running:
+        assert (running.client.facts.width, running.client.facts.embedding_width) == (width, width + 6)
+        for asked, got in ((None, width + 6), (width + 2, width + 2), (width + 6, width + 6)):
+            answer = running.post("/v1/embeddings", {"input": "the cat", "dimensions": asked})
+            assert len(answer.data["data"][0]["embedding"]) == got
+        refused = running.post("/v1/embeddings", {"input": "the cat", "dimensions": width + 7})
+        assert (refused.status, refused.error["param"]) == (400, "dimensions")
+    with serving(model=str(home), pooling="mean") as running:
+        assert running.client.facts.embedding_width == width
+
+
 def test_encoder_decoder_generates_from_its_source_and_embeds_by_its_encoder(tmp_path):
     words = train_bpe([TEXT], 300)
     spec = SPEC | {"topology": "encoder-decoder", "vocab": words.vocab, "ids": {"bos": 0, "start": 0}}

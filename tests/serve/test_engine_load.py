@@ -95,6 +95,11 @@ def test_plan_of_a_model_with_states_takes_fewer_sequences_where_memory_is_short
         ({"dtype": "float7"}, "--dtype: 'float7' is unknown"),
         ({"pooling": "sum"}, "--pooling: 'sum' is unknown"),
         ({"kv_cache_dtype": "int3"}, "kv_cache_dtype"),
+        (
+            {"num_blocks": 5},
+            "--num-blocks: 5 of 16 tokens each hold 80, and one sequence may have 96; give at least 6, or --max-model-len 80",
+        ),
+        ({"batch_invariant": True, "draft": "other"}, "--batch-invariant, --draft: .* leave one of them out"),
         ({"device": "toaster"}, "--device: 'toaster' is none"),
         ({"device": "meta"}, "--device: 'meta' is neither"),
         ({"device": "cuda:99"}, "--device: 'cuda:99' is not there"),
@@ -103,6 +108,22 @@ def test_plan_of_a_model_with_states_takes_fewer_sequences_where_memory_is_short
 def test_settings_that_can_not_be_are_refused_by_name(model_folder, given, words):
     with pytest.raises(InputError, match=words):
         load_engine(config_of(model_folder, **given))
+
+
+def test_blocks_of_exactly_one_sequence_serve_it_to_its_last_token(model_folder):
+    async def scenario():
+        async with local(model_folder, num_blocks=6, max_num_seqs=2) as client:
+            asked = [ask(client, [1] * 16, max_new_tokens=80, stop=[]) for _ in range(2)]
+            found = [gathered(each, 1) for each in await asyncio.gather(*map(outputs, asked))]
+            assert [len(each.ids[0]) for each in found] == [80, 80]
+
+    asyncio.run(scenario())
+
+
+def test_draft_of_another_vocabulary_is_refused_by_the_name_of_its_option(model_folder, tmp_path):
+    af.save(randomise(af.build(af.spec(SPEC | {"vocab": 278})), 0).eval(), tmp_path)
+    with pytest.raises(InputError, match="^--draft: has 278 tokens and the model .* the same vocabulary"):
+        load_engine(config_of(model_folder, draft=str(tmp_path)))
 
 
 def test_length_beyond_the_positions_of_a_model_is_refused(tmp_path):

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from anyformer.errors import InputError
+from anyformer.cli.main import main
+from anyformer.errors import AnyformerError, InputError
 from anyformer.serve.engine.client import open_engine
 from anyformer.serve.engine.messages import FRAME_BYTES, FrameError, FrameReader, pack_config, to_frame
 from anyformer.serve.engine.process import Connection, smaller
@@ -100,6 +101,59 @@ def test_remote_engine_whose_model_is_not_there_says_so_and_leaves_no_process(tm
         await client.close()
 
     asyncio.run(scenario())
+
+
+def test_remote_engine_that_ends_while_it_loads_says_so_in_one_line(model_folder, monkeypatch):
+    # Any program that ends at once.
+    monkeypatch.setattr("anyformer.serve.engine.remote.PROGRAM", "this")
+
+    async def scenario():
+        client = remote(model_folder)
+        with pytest.raises(AnyformerError, match="process has ended before it had read the model; .* memory") as told:
+            await client.start()
+        assert "\n" not in str(told.value)
+        assert client.process is None
+
+    asyncio.run(scenario())
+
+
+def test_engine_process_logs_as_the_server_does(model_folder, launch):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        fd = theirs.fileno()
+        child = launch([sys.executable, "-m", PROGRAM, str(fd)], pass_fds=(fd,), stderr=subprocess.PIPE, text=True)
+        theirs.close()
+        ours.sendall(to_frame(pack_config(config_of(model_folder, log="json"))))
+        ours.sendall(to_frame({"type": "nonsense", "number": 1}))
+        line = json.loads(child.stderr.readline())
+    assert (line["level"], line["message"]) == ("error", "a message of an unknown type: nonsense")
+    assert child.wait(60) == 0
+
+
+def test_log_of_json_has_warnings_and_what_others_log_as_json_too(launch):
+    script = (
+        "import logging, warnings; from anyformer.serve.http.logs import log_to_stderr; log_to_stderr('json');"
+        "warnings.warn('a source of 401 tokens'); logging.getLogger('other').warning('beware')"
+    )
+    child = launch([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    lines = [json.loads(line) for line in child.communicate()[1].splitlines()]
+    assert [(line["level"], line["message"]) for line in lines] == [
+        ("warning", "a source of 401 tokens"),
+        ("warning", "beware"),
+    ]
+
+
+def test_key_of_the_environment_is_not_passed_on_to_other_processes(model_folder, monkeypatch):
+    seen = []
+
+    def serve(config, on_ready) -> int:
+        seen.append((config.keys, "ANYFORMER_API_KEY" in os.environ))
+        return 0
+
+    monkeypatch.setattr("anyformer.serve.server.serve", serve)
+    monkeypatch.setenv("ANYFORMER_API_KEY", "secret")
+    assert main(["serve", str(model_folder)]) == 0
+    assert seen == [(("secret",), False)]
 
 
 def test_remote_engine_whose_start_is_cancelled_leaves_no_process(model_folder):

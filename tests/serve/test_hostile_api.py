@@ -2,16 +2,21 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from anyformer.serve.api import embeddings
+from anyformer.serve.api.chat import ChatAnswer
+from anyformer.serve.api.completions import Answer as CompletionAnswer
+from anyformer.serve.api.native_answer import NativeAnswer
 from anyformer.serve.text.texts import Texts
 from tests.serve.asking import assert_alike, assert_unharmed, events_of, joined_chat
 from tests.serve.gates import REFERENCE, Asked, Gate, beside, reference
-from tests.serve.running import Answer, Running, config_of, read_all, read_until, serving_engine
+from tests.serve.running import PATIENCE, Answer, Running, config_of, read_all, read_until, serving_engine
 from tests.serve.test_http import send_post
 
 COMPLETIONS, CHAT, NATIVE = "/v1/completions", "/v1/chat/completions", "/completion"
@@ -372,8 +377,6 @@ def test_prompts_of_one_request_beyond_the_queue_leave_nothing(narrow: Running):
 def test_looks_wait_for_each_other_and_too_many_are_refused(server: Running, right: list[Any]):
     worker = server.client.worker
     trace = worker._trace
-    import threading
-
     go = threading.Event()
     worker._trace = lambda message: go.wait() and trace(message)
     try:
@@ -407,3 +410,39 @@ def test_client_that_leaves_while_its_answer_is_sent_is_forgotten(server: Runnin
             send_post(server, sock, COMPLETIONS, {"prompt": "a", "max_tokens": 3, "stream": True})
             sock.shutdown(1)
             read_all(sock)
+
+
+LARGE = [
+    (COMPLETIONS, {"prompt": [5] * 500, "max_tokens": 0, "echo": True, "logprobs": 20}, CompletionAnswer, "body"),
+    (COMPLETIONS, {"prompt": [5] * 500, "max_tokens": 1, "prompt_logprobs": 20, "stream": True}, CompletionAnswer, "_first"),
+    (CHAT, {"messages": [USER], "max_tokens": 450, "logprobs": True, "top_logprobs": 20, "ignore_eos": True}, ChatAnswer, "body"),
+    (NATIVE, {"prompt": "a", "n_predict": 450, "n_probs": 20, "ignore_eos": True}, NativeAnswer, "whole"),
+    ("/v1/embeddings", {"input": ["a"] * 256, "encoding_format": "float"}, embeddings, "encoded"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body", "owner", "name"), LARGE)
+def test_answer_that_is_large_is_made_while_others_are_served(
+    server: Running, right: list[Any], monkeypatch, path: str, body: dict[str, Any], owner: Any, name: str
+):
+    make, go, begun = getattr(owner, name), threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        begun.set()
+        go.wait(PATIENCE)
+        return make(*given)
+
+    small = server.post(path, body).body
+    monkeypatch.setattr(owner, name, slowly)
+    try:
+        with beside(server, right):
+            asked = Asked(server, path, body)
+            server.eventually(begun.is_set)
+            assert server.get("/health").status == 200
+            assert_alike(reference(server), right)
+            go.set()
+            answer = asked.result()
+    finally:
+        go.set()
+    assert answer.status == 200
+    assert abs(len(answer.body) - len(small)) < len(small) / 2

@@ -699,7 +699,7 @@ def test_server_shows_gauges_and_lines_that_say_the_present_settings(browser):
         assert '"prompt": "it\'\\\'\'s"' in curl
         python = page.inner_text("#server-python")
         compile(python, "lines", "exec")
-        assert 'extra_body={"top_k": 4}' in python
+        assert 'extra_body={"top_k": 4, "min_p": 0}' in python
         assert "temperature=0.3" in python
 
 

@@ -2,7 +2,8 @@
 
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from anyformer.serve.api import large
@@ -31,7 +32,7 @@ class ChatCompletions:
         context, data = self.context, request.data
         model = context.check_model(data["model"])
         context.check_generates()
-        if data["top_logprobs"] is not None and not data["logprobs"]:
+        if data["top_logprobs"] and not data["logprobs"]:
             raise bad_request("top_logprobs: only with logprobs: true", "top_logprobs")
         answer = await self.start(request, data, model, new_id("chatcmpl"))
         if data["stream"]:
@@ -51,6 +52,18 @@ class ChatCompletions:
         return ChatAnswer(context, Jobs(context, request, name, [job]), data, model, found.form)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to a choice."""
+
+    choice: Choice
+    text: str
+    """What is said."""
+    calls: list[Call]
+    """Known with the last piece only."""
+    ended: bool
+
+
 class ChatAnswer:
     """One answer: as a whole, or in events."""
 
@@ -65,7 +78,8 @@ class ChatAnswer:
             "model": model,
             "system_fingerprint": context.fingerprint,
         }
-        self.readers = {} if form is None else {choice.index: ToolCallReader(form) for choice in jobs.choices}
+        names = {tool["function"]["name"] for tool in data["tools"] or ()}
+        self._readers = {} if form is None else {each.index: ToolCallReader(form, names) for each in jobs.choices}
 
     def body(self) -> dict[str, Any]:
         """The whole answer."""
@@ -74,12 +88,24 @@ class ChatAnswer:
 
     def message(self, choice: Choice) -> tuple[str | None, list[Call]]:
         """What was said, and what was called."""
-        reader = self.readers.get(choice.index)
+        piece = self._piece(choice, choice.text, ended=True)
+        return (piece.text or None) if piece.calls else piece.text, piece.calls
+
+    def _piece(self, choice: Choice, new: str, *, ended: bool) -> Piece:
+        reader = self._readers.get(choice.index)
         if reader is None:
-            return choice.text, []
-        said = reader.push(choice.text) + reader.end()
-        calls = reader.calls if self.data["parallel_tool_calls"] else reader.calls[:1]
-        return (said or None) if calls else said, calls
+            return Piece(choice, new, [], ended)
+        said = reader.push(new) + (reader.end() if ended else "")
+        return Piece(choice, said, reader.calls if self.data["parallel_tool_calls"] else reader.calls[:1], ended)
+
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
+        """What is said and called while the answer is made, all that came since the last time."""
+        async for batch in self.jobs.outputs():
+            yield [
+                self._piece(choice, new, ended=output.finish_reason is not None)
+                for job, output in batch
+                for choice, new in job.apply(output)
+            ]
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         said, calls = self.message(choice)
@@ -119,29 +145,24 @@ class ChatAnswer:
             usage = {"usage": self.jobs.usage()} if counts else {"usage": None} if ends else {}
             return framed(head | {"choices": [made]} | usage)
 
-        async for batch in self.jobs.outputs():
+        async for batch in self.pieces():
             parts: list[str] = []
-            for job, output in batch:
-                for choice, new in job.apply(output):
-                    reader, piece, calls = self.readers.get(choice.index), new, list[Call]()
-                    if choice.index not in begun:
-                        # With the first token, so that nobody takes the head for it.
-                        begun.add(choice.index)
-                        parts.append(event(choice, {"role": "assistant", "content": None}))
-                    if reader is not None:
-                        piece = reader.push(new) + (reader.end() if output.finish_reason is not None else "")
-                        calls = reader.calls if self.data["parallel_tool_calls"] else reader.calls[:1]
-                    if plain and piece:
-                        parts.append(f"{heads[choice.index]}{quoted(piece)}{tail}")
-                    elif piece:
-                        parts.append(
-                            event(choice, {"content": piece}, logprobs=self._logprobs(choice), **self._ids(choice))
-                        )
-                    parts += [event(choice, {"tool_calls": [tool_call(call, i)]}) for i, call in enumerate(calls)]
-                    if output.finish_reason is not None:
-                        reason = "tool_calls" if calls else choice.finish_reason
-                        left = {"logprobs": self._logprobs(choice) if choice.new else None} | self._ids(choice)
-                        parts.append(event(choice, {}, finish_reason=reason, stop_reason=choice.stop_reason, **left))
+            for piece in batch:
+                choice, calls = piece.choice, piece.calls
+                if choice.index not in begun:
+                    # With the first token, so that nobody takes the head for it.
+                    begun.add(choice.index)
+                    parts.append(event(choice, {"role": "assistant", "content": None}))
+                if plain and piece.text:
+                    parts.append(f"{heads[choice.index]}{quoted(piece.text)}{tail}")
+                elif piece.text:
+                    more = {"logprobs": self._logprobs(choice)} | self._ids(choice)
+                    parts.append(event(choice, {"content": piece.text}, **more))
+                parts += [event(choice, {"tool_calls": [tool_call(call, i)]}) for i, call in enumerate(calls)]
+                if piece.ended:
+                    reason = "tool_calls" if calls else choice.finish_reason
+                    left = {"logprobs": self._logprobs(choice) if choice.new else None} | self._ids(choice)
+                    parts.append(event(choice, {}, finish_reason=reason, stop_reason=choice.stop_reason, **left))
             if parts:
                 yield "".join(parts).encode()
         if ends:

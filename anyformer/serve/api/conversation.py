@@ -10,6 +10,9 @@ from anyformer.serve.api.sampling import guided_params
 from anyformer.serve.errors import bad_request
 from anyformer.serve.tool_calls.formats import ToolFormat, tool_format
 
+NEUTRAL = {"enable_thinking": False, "thinking": False, "reasoning_effort": "none"}
+"""Variables of templates, and the values that ask for nothing where a template doesn't read them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
@@ -62,13 +65,19 @@ async def read_conversation(context: Context, data: Mapping[str, Any]) -> Conver
         if guided:
             raise bad_request("tool_choice: a call is required, but response_format asks for another form; leave one out", "tool_choice")  # fmt: skip
         guided = form.guided(_chosen(tools, choice), next(iter(shown), None))
+    elif not {"json_object", "json_schema"}.isdisjoint(guided.get("guided", ())):
+        # All of the answer is the JSON that was asked for, whatever it looks like.
+        form = None
     return Conversation(ids=ids, guided=guided, form=form, shown=shown, messages=messages, names=names)
 
 
 def plain_messages(messages: Sequence[Mapping[str, Any]], *, developer: bool) -> list[dict[str, Any]]:
     """Messages as templates expect them: parts joined, arguments of calls as objects, and nothing that is absent."""
     found: list[dict[str, Any]] = []
-    for message in messages:
+    for i, message in enumerate(messages):
+        if message.get("content") is None and not (message["role"] == "assistant" and message.get("tool_calls")):
+            where = f"messages[{i}].content"
+            raise bad_request(f"{where}: is missing; only an assistant's message with tool_calls may leave it out", where, "missing_required_parameter")  # fmt: skip
         made = {
             name: value
             for name, value in message.items()
@@ -99,11 +108,15 @@ def _called(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def template_names(data: Mapping[str, Any], template: str) -> dict[str, Any]:
-    """Variables that a request sets in the template; one that the template doesn't read is refused."""
+    """Variables that a request sets in the template; one that the template doesn't read is refused, if it asks for something."""
     given = dict(data["chat_template_kwargs"] or {})
     if data["reasoning_effort"] is not None:
         given["reasoning_effort"] = data["reasoning_effort"]
-    names = {name: value for name, value in given.items() if value is not None}
+    names = {
+        name: value
+        for name, value in given.items()
+        if value is not None and (name in template or value != NEUTRAL.get(name))
+    }
     for name in names:
         if name not in template:
             raise bad_request(f"{name}: the chat template of this model has no such variable; leave it out", name, "unsupported_value")  # fmt: skip

@@ -1,8 +1,9 @@
 """POST /v1/messages: the same answers as /v1/chat/completions, in the form of Anthropic's API."""
 
+import itertools
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from anyformer.serve.api.chat import ChatAnswer, ChatCompletions
@@ -15,6 +16,10 @@ from anyformer.serve.http.reply import EventStream, HttpRequest, Reply, Route
 from anyformer.serve.http.sse import dumps
 from anyformer.serve.tool_calls.formats import Call
 
+PARAMS = {
+    "enable_thinking": "thinking", "stop": "stop_sequences", "prompt": "messages", "max_completion_tokens": "max_tokens",
+}  # fmt: skip
+"""Fields of /v1/chat/completions, and what they are called here."""
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -79,22 +84,30 @@ def messages_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         if isinstance(content, str):
             found.append({"role": message["role"], "content": content})
             continue
-        text = _text([block for block in content if block["type"] == "text"])
-        calls = [
-            {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": json.dumps(block["input"])}}
-            for block in content
-            if block["type"] == "tool_use"
-        ]  # fmt: skip
-        thought = "".join(block["thinking"] for block in content if block["type"] == "thinking")
-        results = [block for block in content if block["type"] == "tool_result"]
-        if text or calls or thought or not results:
-            made: dict[str, Any] = {"role": message["role"], "content": text}
-            made |= {"tool_calls": calls} if calls else {}
-            found.append(made | ({"reasoning_content": thought} if thought else {}))
-        for block in results:
-            words = _text(block["content"] or "")
-            found.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": f"Error: {words}" if block["is_error"] else words})  # fmt: skip
+        # A result is a message of its own, and parts what stands before it from what comes after.
+        for is_result, group in itertools.groupby(content, lambda block: block["type"] == "tool_result"):
+            blocks = list(group)
+            found += [_result(block) for block in blocks] if is_result else [_said(message["role"], blocks)]
     return found
+
+
+def _said(role: str, blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was said, thought and called in one go."""
+    calls = [
+        {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": json.dumps(block["input"])}}
+        for block in blocks
+        if block["type"] == "tool_use"
+    ]  # fmt: skip
+    thought = "".join(block["thinking"] for block in blocks if block["type"] == "thinking")
+    made: dict[str, Any] = {"role": role, "content": _text([block for block in blocks if block["type"] == "text"])}
+    made |= {"tool_calls": calls} if calls else {}
+    return made | ({"reasoning_content": thought} if thought else {})
+
+
+def _result(block: Mapping[str, Any]) -> dict[str, Any]:
+    """What a tool answered."""
+    words = _text(block["content"] or "")
+    return {"role": "tool", "tool_call_id": block["tool_use_id"], "content": f"Error: {words}" if block["is_error"] else words}  # fmt: skip
 
 
 def _text(content: Any) -> str:
@@ -150,25 +163,20 @@ class Message:
 
     async def _events(self) -> AsyncIterator[str]:
         answer, started, said = self.answer, False, False
-        reader, calls = answer.readers.get(0), list[Call]()
-        async for batch in answer.jobs.outputs():
+        calls: list[Call] = []
+        async for batch in answer.pieces():
             parts: list[str] = []
             if not started:
                 started = True
                 parts.append(_event("message_start", message=self.frame([])))
-            for job, output in batch:
-                for _, new in job.apply(output):
-                    piece, ended = new, output.finish_reason is not None
-                    if reader is not None:
-                        piece = reader.push(new) + (reader.end() if ended else "")
-                        calls = reader.calls if answer.data["parallel_tool_calls"] else reader.calls[:1]
-                    if not said and (piece or (ended and not calls)):
-                        said = True
-                        parts.append(_event("content_block_start", index=0, content_block={"type": "text", "text": ""}))
-                    if piece:
-                        parts.append(
-                            _event("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
-                        )
+            for piece in batch:
+                calls = piece.calls
+                if not said and (piece.text or (piece.ended and not calls)):
+                    said = True
+                    parts.append(_event("content_block_start", index=0, content_block={"type": "text", "text": ""}))
+                if piece.text:
+                    delta = {"type": "text_delta", "text": piece.text}
+                    parts.append(_event("content_block_delta", index=0, delta=delta))
             if parts:
                 yield "".join(parts)
         parts = [_event("content_block_stop", index=0)] if said else []

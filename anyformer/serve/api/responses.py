@@ -50,7 +50,7 @@ def chat_body(data: Mapping[str, Any]) -> dict[str, Any]:
     names = ("temperature", "top_p", "seed", "parallel_tool_calls")
     body: dict[str, Any] = {name: data[name] for name in names} | {"messages": messages_of(data)}
     body["max_completion_tokens"] = data["max_output_tokens"]
-    if data["top_logprobs"] is not None:
+    if data["top_logprobs"] is not None or data["include"]:
         body |= {"logprobs": True, "top_logprobs": data["top_logprobs"]}
     if data["reasoning"] is not None:
         body["reasoning_effort"] = data["reasoning"]["effort"]
@@ -147,7 +147,7 @@ class Response:
         return self.end(said, [function_call(call) for call in calls], self._logprobs())
 
     def _logprobs(self) -> Any:
-        if self.data["top_logprobs"] is None:
+        if not self.answer.data["logprobs"]:
             return None
         return chat_logprobs(self.answer.jobs.choices[0].take_entries(), self.answer.context.texts.bytes_of)
 
@@ -170,30 +170,26 @@ class Response:
 
     async def _events(self) -> AsyncIterator[str]:
         answer, begun, text, logprobs = self.answer, False, "", list[Any]()
-        choice, reader = answer.jobs.choices[0], answer.readers.get(0)
+        choice = answer.jobs.choices[0]
         place = {"item_id": self.message_id, "output_index": 0, "content_index": 0}
         calls: list[Call] = []
-        async for batch in answer.jobs.outputs():
+        async for batch in answer.pieces():
             parts: list[str] = []
             if not self.number:
                 for kind in ("created", "in_progress"):
                     parts.append(self.event(kind, response=self.frame("in_progress", [])))
-            for job, output in batch:
-                for _, new in job.apply(output):
-                    piece = new
-                    if reader is not None:
-                        piece = reader.push(new) + (reader.end() if output.finish_reason is not None else "")
-                        calls = reader.calls if self.data["parallel_tool_calls"] else reader.calls[:1]
-                    if not begun and (piece or (output.finish_reason is not None and not calls)):
-                        begun = True
-                        item = self._message("", "in_progress") | {"content": []}
-                        parts.append(self.event("output_item.added", output_index=0, item=item))
-                        parts.append(self.event("content_part.added", part=self._part(""), **place))
-                    if piece:
-                        found = self._logprobs() or []
-                        logprobs += found
-                        text += piece
-                        parts.append(self.event("output_text.delta", delta=piece, logprobs=found, **place))
+            for piece in batch:
+                calls = piece.calls
+                if not begun and (piece.text or (piece.ended and not calls)):
+                    begun = True
+                    item = self._message("", "in_progress") | {"content": []}
+                    parts.append(self.event("output_item.added", output_index=0, item=item))
+                    parts.append(self.event("content_part.added", part=self._part(""), **place))
+                if piece.text:
+                    found = self._logprobs() or []
+                    logprobs += found
+                    text += piece.text
+                    parts.append(self.event("output_text.delta", delta=piece.text, logprobs=found, **place))
             if parts:
                 yield "".join(parts)
         yield "".join(self._last(text, begun, calls, logprobs, whole=choice.finish_reason != "length"))

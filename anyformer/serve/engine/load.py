@@ -205,7 +205,7 @@ def plan_pool(
         if config.num_blocks < blocks:
             holds = config.num_blocks * block
             raise InputError(
-                f"--num-blocks: {config.num_blocks:,} blocks hold {holds:,} tokens, and one sequence may have {length:,}; "
+                f"--num-blocks: {config.num_blocks:,} of {block} tokens each hold {holds:,}, and one sequence may have {length:,}; "
                 f"give at least {blocks:,}, or --max-model-len {holds} or less"
             )
         needed = sequences * fixed + config.num_blocks * per_block
@@ -267,10 +267,7 @@ def facts_of(
     """What clients may know."""
     model, spec = source.model, source.model.spec
     like = next(model.parameters())
-    pooling, usual = (
-        config.pooling,
-        "model" if sentence is not None else "last" if spec.topology == "decoder" else "mean",
-    )
+    usual = "model" if sentence is not None else "last" if spec.topology == "decoder" else "mean"
     tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
     return EngineFacts(
         name=config.names[0], folder=str(source.folder or config.model), topology=spec.topology,
@@ -280,8 +277,9 @@ def facts_of(
         generates=engine is not None, embeds=spec.embed.reads == "input_ids", params=spec.count().params,
         size=sum(tensors.values()), dtype=str(like.dtype).removeprefix("torch."), device=str(like.device),
         kv_bytes_per_token=0 if plan is None else plan.bytes_per_token, spec=spec.to_data(), eos=list(source.stop),
-        width=spec.width, embedding_width=spec.width if pooling or sentence is None else vector_width(sentence, like.new_zeros(1, spec.width)),
-        hard_limit=hard, pooling=pooling or usual, sentence=None if sentence is None else {
+        width=spec.width, hard_limit=hard, pooling=config.pooling or usual,
+        embedding_width=spec.width if config.pooling or sentence is None else vector_width(sentence, like.new_zeros(1, spec.width)),
+        sentence=None if sentence is None else {
             "lower": sentence.lower, "prompt": sentence.prompts.get(sentence.default_prompt or "", ""),
             "max_tokens": sentence.most,
         },

@@ -70,7 +70,9 @@ def input_kind(limits: Limits) -> Kind:
             *own,
         )
     )
-    return Either((text, Items(Either((message, call, output)), limits.messages, 1)))
+    records = {"message": message, "function_call": call, "function_call_output": output}
+    items = Tagged("type", records, {"item_reference": KEPT}, default="message")
+    return Either((text, Items(items, limits.messages, 1)))
 
 
 def responses_table(bounds: Bounds) -> Table:
@@ -144,7 +146,7 @@ def responses_table(bounds: Bounds) -> Table:
                 Field("previous_response_id", Neutral((), KEPT)),
                 Field("conversation", Neutral((), KEPT)),
                 Field("background", Neutral((False,), KEPT)),
-                Field("include", Neutral(([],), "there is nothing to be included")),
+                Field("include", Items(OneOf(("message.output_text.logprobs",)), 16), "Log-probabilities of the answer's tokens."),
                 Field("truncation", Neutral(("disabled",), "a conversation is not cut")),
                 Field("prompt", Neutral((), "there are no stored prompts")),
                 Field("max_tool_calls", Neutral((), "the server calls no tools")),

@@ -69,6 +69,7 @@ def sampling_fields(bounds: Bounds) -> tuple[Field, ...]:
         Field("ignore_eos", Flag(), "Go on after the end-of-text token.", False),
         Field("response_format", response_format(limits), "text, a JSON object, or JSON of a schema."),
         Field("structured_outputs", structured_outputs(limits), "Guided decoding, by vLLM's names."),
+        Field("skip_special_tokens", Neutral((True,), "special tokens are no part of a text")),
         Field("return_token_ids", Flag(), "Also send the ids of tokens.", False),
         *stream_fields(),
         Field("user", Ignored(Text(256)), "Who asks."),

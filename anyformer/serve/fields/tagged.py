@@ -15,11 +15,14 @@ class Tagged(Kind):
     records: Mapping[str, Record]
     refused: Mapping[str, str] | None = None
     """Tags that are known but not served, and why."""
+    default: str | None = None
+    """What an absent tag means; None: it may not be absent."""
 
     def read(self, value: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self.refuse(value, where)
         tag = value.get(self.key)
+        tag = self.default if tag is None else tag
         if isinstance(tag, str) and self.refused is not None and tag in self.refused:
             raise Wrong(f"{where}.{self.key}", f"{shown(tag)} is not supported here: {self.refused[tag]}", "unsupported_value")  # fmt: skip
         if not isinstance(tag, str) or tag not in self.records:

@@ -13,11 +13,12 @@ from anyformer.generation.guided.compile_worker import SPACE
 
 Tool = Mapping[str, Any]
 DECODER = json.JSONDecoder()
-BETWEEN = string.whitespace + "[],;"
-"""What stands between the calls of a row, and around them."""
+BEFORE, BETWEEN = string.whitespace + "[", string.whitespace + "],;"
+"""What stands before the calls of a row, and between and after them."""
 OPENINGS = tuple(f'{begin}{{"{key}"' for begin in ("", "[") for key in ("name", "type", "id", "arguments", "parameters"))
 """First signs of a call without marks, less its blanks."""
-OPENED = max(map(len, OPENINGS))
+OPENED = 128
+"""Signs, with blanks, by which it is known whether a text opens like that."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def skip(text: str, at: int, signs: str = string.whitespace) -> int:
 def read_row(text: str, at: int, names: Container[str]) -> tuple[list[Call], str]:
     """Calls one after the other, as a list or not, and what stands behind the last one."""
     found: list[Call] = []
-    start = skip(text, at, BETWEEN)
+    start = skip(text, at, BEFORE)
     while (read := read_at(text, start, names))[0] is not None:
         found.append(read[0])
         start = skip(text, read[1], BETWEEN)
@@ -167,7 +168,7 @@ class Bare(ToolFormat):
 
     def held_from(self, text: str, said: bool) -> int:
         # A call is all that is said, so its very first signs tell whether it may be one.
-        begun = "".join(text[: 2 * OPENED].split()).removeprefix(self.begin)[:OPENED]
+        begun = "".join(text.lstrip()[:OPENED].split()).removeprefix(self.begin)
         starts = (self.begin, *OPENINGS)
         return len(text) if said or not any(each.startswith(begun) or begun.startswith(each) for each in starts) else 0
 
