@@ -154,7 +154,7 @@ def read_keys(path: str | None) -> tuple[str, ...]:
     """API keys: never from the command line, which everybody on the machine can read."""
     single = os.getenv(KEY)
     if path is None:
-        return (single,) if single else ()
+        return (single.strip(),) if single else ()
     if single:
         raise InputError(f"--api-key-file: there is a key in ${KEY} too; give keys in one place")
     try:
@@ -187,12 +187,12 @@ def read_defaults(given: list[str]) -> tuple[tuple[str, Any], ...]:
     import json
 
     from anyformer.serve.fields.kinds import Wrong, near
-    from anyformer.serve.fields.sampling import TOKENS, Bounds, sampling_fields
+    from anyformer.serve.fields.sampling import SOME_TOKENS, Bounds, sampling_fields
 
     bounds = Bounds(limits=Limits(), vocab=2**31, input_vocab=2**31, room=2**31, slots=1)
     names = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")  # fmt: skip
     known = {field.name: field.kind for field in sampling_fields(bounds) if field.name in names} | {
-        "max_tokens": TOKENS
+        "max_tokens": SOME_TOKENS
     }
     found: list[tuple[str, Any]] = []
     for text in given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import re
 import socket
 import sys
@@ -43,8 +44,21 @@ def serve(config: ServeConfig, on_ready: Callable[[Server, EngineFacts], None]) 
             # Python's 5 ms while the event loop is busy: a step launches hundreds.
             sys.setswitchinterval(SWITCH_SECONDS)
         client = open_engine(config)
+
+        def ready(server: Server) -> None:
+            settle()
+            on_ready(server, client.facts)
+
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(serve_engine(config, client, sock, lambda server: on_ready(server, client.facts)))
+            return runner.run(serve_engine(config, client, sock, ready))
+
+
+def settle() -> None:
+    """Let the garbage collector pass over all that is there now, the libraries and the model: it is to stay, and to look
+    through it stops every thread for a tenth of a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def check(config: ServeConfig) -> None:
@@ -59,7 +73,7 @@ def check(config: ServeConfig) -> None:
     given = [("--cors-origins", each) for each in config.cors_origins]
     for option, origin in given + [("--connect-origins", each) for each in config.connect_origins]:
         # What is more than an origin could end the directive of the page's policy in which it stands.
-        if not re.fullmatch(r"https?://[\w.\[\]:-]+", origin):
+        if not re.fullmatch(r"(?i:https?)://[\w.\[\]:-]+", origin):
             raise InputError(
                 f"{option} {origin}: give whole origins, each with its scheme and nothing after its host and "
                 "port, such as https://example.org; there is no wildcard"
@@ -80,6 +94,7 @@ async def serve_engine(
     try:
         context = make_context(config, client, ServerState())
         try:
+            check_template(context)
             server = Server(build_app(context), sock, on_ready)
             client.on_death = server.fail
             return await server.until_stopped()
@@ -87,6 +102,15 @@ async def serve_engine(
             context.texts.close()
     finally:
         await client.close()
+
+
+def check_template(context: Context) -> None:
+    """Refuse variables of the chat template that it doesn't read."""
+    template = context.texts.template
+    for name, _ in context.config.chat_template_kwargs:
+        if template is None or name not in template.text:
+            found = "this model has no chat template" if template is None else "the chat template has no such variable"
+            raise InputError(f"--default-chat-template-kwargs: {name}: {found}; leave it out, or give another --chat-template")  # fmt: skip
 
 
 def build_app(context: Context) -> App:

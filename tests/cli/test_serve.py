@@ -205,10 +205,12 @@ WRONG = {
     "--default-chat-template-kwargs {": "'{' is no JSON",
     "--default-chat-template-kwargs [1]": "'[1]' is no object of texts, numbers",
     '--default-chat-template-kwargs {"a":[]}': "is no object of texts, numbers",
+    "--default max_tokens=0": "--default: max_tokens: 0 is not a whole number from 1",
     "--default seed=1.5": "--default: seed: expected a whole number",
     "--port 0 --device tpu": "--device: 'tpu' is ",
     "--port 0 --device cuda:99": "--device: 'cuda:99' is not there",
     "--port 0 --max-model-len 65": "--max-model-len: 65 tokens, and this model has 64 positions; give at most that",
+    '--port 0 --default-chat-template-kwargs {"a":1}': "--default-chat-template-kwargs: a: this model has no chat template",
     "--port 0 --chat-template no-such-file": "--chat-template: no-such-file: can't be read",
 }
 """Options, and what the one line about them says."""
@@ -217,6 +219,16 @@ WRONG = {
 @pytest.mark.parametrize("options", WRONG)
 def test_serve_refuses_options_that_can_not_be(capsys, model, options: str):
     assert WRONG[options] in refused(capsys, str(model), "--threads", "1", *options.split())
+
+
+def test_serve_refuses_variables_that_the_chat_template_lacks(capsys, model, tmp_path):
+    template = tmp_path / "chat.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{{ tone }}{% endfor %}")
+    line = refused(
+        capsys, str(model), "--port", "0", "--threads", "1", "--chat-template", str(template),
+        "--default-chat-template-kwargs", '{"tone": "calm", "enable_thinking": false}',
+    )  # fmt: skip
+    assert "--default-chat-template-kwargs: enable_thinking: the chat template has no such variable" in line
 
 
 @pytest.mark.parametrize(
@@ -271,7 +283,7 @@ def test_serve_options_are_those_of_the_config(monkeypatch, model, tmp_path):
 
 
 def test_serve_takes_a_key_from_the_environment(monkeypatch, model):
-    monkeypatch.setenv("ANYFORMER_API_KEY", "secret")
+    monkeypatch.setenv("ANYFORMER_API_KEY", " secret\r\n")
     assert told(monkeypatch, str(model)).keys == ("secret",)
 
 

@@ -236,6 +236,7 @@ def test_chat_without_a_limit_fills_the_room(server: Running, oracle: Oracle):
 
 def test_chat_tells_log_probabilities_only_where_asked(server: Running):
     assert refused(server, top_logprobs=2)["param"] == "top_logprobs"
+    assert ask(server, max_tokens=1, top_logprobs=0)["choices"][0]["logprobs"] is None
     found = ask(server, max_tokens=3, logprobs=True, ignore_eos=True)["choices"][0]["logprobs"]
     assert found["refusal"] is None
     assert [one["top_logprobs"] for one in found["content"]] == [[], [], []]
@@ -342,6 +343,47 @@ def test_chat_sets_variables_that_the_template_reads(server: Running, oracle: Or
     thinks = prompt_ids(server, chat_template_kwargs={"enable_thinking": True})
     assert thinks == prompt_ids(server) + oracle.tokenizer.encode("<think>")
     assert prompt_ids(server, chat_template_kwargs={"enable_thinking": False}) == prompt_ids(server)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"reasoning_effort": "none"}, {"chat_template_kwargs": {"reasoning_effort": "none"}}, {"skip_special_tokens": True},
+        {"chat_template_kwargs": {"thinking": False}}, {"chat_template_kwargs": {"enable_thinking": False}},
+    ],
+)  # fmt: skip
+def test_chat_takes_values_that_ask_for_nothing(server: Running, body: dict[str, Any]):
+    usual = {"max_tokens": 6, "temperature": 0}
+    assert ask(server, **usual, **body)["choices"] == ask(server, **usual)["choices"]
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_chat_refuses_a_message_without_content(server: Running, role: str):
+    for message in ({"role": role}, {"role": role, "content": None, "tool_calls": []}):
+        error = refused(server, messages=[USER, message])
+        assert (error["param"], error["code"]) == ("messages[1].content", "missing_required_parameter")
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    called = server.post(PATH, {"messages": [USER, {"role": role, "tool_calls": [call]}], "max_tokens": 1})
+    assert called.status == (200 if role == "assistant" else 400)
+
+
+def test_chat_reads_no_call_in_json_that_was_asked_for(chat_folder: Path, tmp_path: Path):
+    template = tmp_path / "bare.jinja"
+    template.write_text("{{ tools }}{{ messages[0].content }}")
+    call = {"name": "weather", "arguments": {"city": "Rome"}}
+    schema = {"type": "object", "properties": {"name": {"const": "weather"}, "arguments": WEATHER["function"]["parameters"]}, "required": ["name", "arguments"], "additionalProperties": False}  # fmt: skip
+    forms = [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+        {"structured_outputs": {"json": schema}},
+    ]
+    with serving_engine(config_of(model=str(chat_folder), chat_template=str(template))) as running:
+        for form in forms:
+            choice = ask(running, tools=[WEATHER], **form)["choices"][0]
+            assert json.loads(choice["message"]["content"])["name"] == "weather"
+            assert (choice["finish_reason"], choice["message"].get("tool_calls")) == ("stop", None)
+        for name, reason in (("weather", "tool_calls"), ("Ada", "stop")):
+            said = json.dumps(call | {"name": name})
+            assert ask(running, tools=[WEATHER], **said_by(said))["choices"][0]["finish_reason"] == reason
 
 
 def test_chat_of_a_model_without_a_template_is_refused_with_what_to_do(chat_folder: Path, tmp_path: Path):

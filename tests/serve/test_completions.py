@@ -308,13 +308,15 @@ def test_completions_without_an_end_of_text_go_on_where_eos_is_ignored(server: R
     bias = {str(oracle.eos[0]): 100}
     body = {"prompt": "the cat", "max_tokens": 7, "temperature": 0, "logit_bias": bias}
     ended = ask(server, **body)
-    assert (ended["choices"][0]["text"], ended["choices"][0]["stop_reason"]) == ("", oracle.eos[0])
+    assert (ended["choices"][0]["text"], ended["choices"][0]["stop_reason"]) == ("", None)
+    named = ask(server, **body, stop_token_ids=[oracle.eos[0]])["choices"][0]
+    assert (named["finish_reason"], named["stop_reason"]) == ("stop", oracle.eos[0])
     assert ended["usage"]["completion_tokens"] == 1
     on = ask(server, **body, ignore_eos=True, return_token_ids=True)
     assert on["choices"][0]["token_ids"] == [oracle.eos[0]] * 7
     assert on["choices"][0]["finish_reason"] == "length"
     least = ask(server, **body, min_tokens=3, return_token_ids=True)["choices"][0]
-    assert (len(least["token_ids"]), least["token_ids"][-1], least["stop_reason"]) == (4, oracle.eos[0], oracle.eos[0])
+    assert (len(least["token_ids"]), least["token_ids"][-1], least["stop_reason"]) == (4, oracle.eos[0], None)
 
 
 def test_completions_that_end_at_once_have_a_log_probability_for_each_token(server: Running, oracle: Oracle):

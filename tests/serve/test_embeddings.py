@@ -123,4 +123,5 @@ def test_embeddings_refuse_a_text_that_is_too_long(serving):
     with serving() as server:
         answer = server.post("/v1/embeddings", {"input": ["a", "the cat " * 500]})
         assert (answer.status, answer.error["type"]) == (400, "exceed_context_size_error")
+        assert answer.error["param"] == "input[1]"
         assert server.post("/v1/embeddings", {"input": ["a"] * 257}).status == 400

@@ -206,7 +206,7 @@ def test_engine_that_is_full_says_how_many_requests_wait_and_counts_no_sequences
         async with local(model_folder, {"queue": 2}, max_num_seqs=2) as client:
             params = {"n": 2, "max_new_tokens": 5, "temperature": 1.0, "stop": []}
             accepted = [ask(client, [1, 2, 3], **params) for _ in range(3)]
-            with pytest.raises(ApiError, match="^2 requests wait already, for about 26 tokens; try again"):
+            with pytest.raises(ApiError, match=r"^2 requests wait already, for about 26 tokens; try again"):
                 ask(client, [1, 2, 3], **params)
             await asyncio.gather(*map(outputs, accepted))
 

@@ -122,7 +122,7 @@ def test_blocks_of_exactly_one_sequence_serve_it_to_its_last_token(model_folder)
 
 def test_draft_of_another_vocabulary_is_refused_by_the_name_of_its_option(model_folder, tmp_path):
     af.save(randomise(af.build(af.spec(SPEC | {"vocab": 278})), 0).eval(), tmp_path)
-    with pytest.raises(InputError, match="^--draft: has 278 tokens and the model .* the same vocabulary"):
+    with pytest.raises(InputError, match=r"^--draft: has 278 tokens and the model .* the same vocabulary"):
         load_engine(config_of(model_folder, draft=str(tmp_path)))
 
 

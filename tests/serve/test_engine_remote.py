@@ -109,7 +109,7 @@ def test_remote_engine_that_ends_while_it_loads_says_so_in_one_line(model_folder
 
     async def scenario():
         client = remote(model_folder)
-        with pytest.raises(AnyformerError, match="process has ended before it had read the model; .* memory") as told:
+        with pytest.raises(AnyformerError, match=r"process has ended before it had read the model; .* memory") as told:
             await client.start()
         assert "\n" not in str(told.value)
         assert client.process is None

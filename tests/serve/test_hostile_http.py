@@ -28,6 +28,10 @@ def brief(monkeypatch):
     monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.05)
 
 
+def nobody(*_) -> None:
+    """Waits for a server that is never ready."""
+
+
 def alive(running) -> None:
     """The server serves as before, and nothing is left of what came."""
     assert running.get("/health").status == 200
@@ -418,14 +422,14 @@ def test_reply_that_nobody_reads_does_not_stay(stub):
 )  # fmt: skip
 def test_server_that_can_not_be_is_refused_before_its_model_is_read(changes, says: str):
     with pytest.raises(InputError, match=says):
-        server.serve(config_of(**({"model": "no/such/model"} | changes)))
+        server.serve(config_of(**({"model": "no/such/model"} | changes)), nobody)
 
 
 def test_server_on_a_port_in_use_is_refused_with_advice():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=rf"127\.0\.0\.1:{port}: Address already in use; .*give another --port"):
-            server.serve(config_of(model="no/such/model", port=port))
+            server.serve(config_of(model="no/such/model", port=port), nobody)
 
 
 def test_server_whose_port_is_taken_while_its_model_is_read_is_refused():
@@ -445,7 +449,7 @@ def test_server_without_its_packages_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(server, "installed", missing)
     with pytest.raises(CapabilityError, match=r"pip install 'anyformer\[serve\]'"):
-        server.serve(config_of())
+        server.serve(config_of(), nobody)
 
 
 OPEN = re.compile(r"/|/health|/ready|/page/.*")

@@ -100,6 +100,21 @@ def test_origin_that_the_user_named_is_told_so_and_no_other():
         assert status(lambda o=other: door.check_origin({"host": "localhost:8000", "origin": o})) == 403
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("https://App.Example", "https://app.example"),
+        ("https://app.example:443", "https://app.example"),
+        ("http://app.example:80", "http://app.example"),
+        ("http://app.example:443", "http://app.example:443"),
+        ("HTTP://[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_origin_that_the_user_named_is_known_as_browsers_write_it(given: str, sent: str):
+    told = access(cors_origins=(given,)).check_origin({"host": "localhost:8000", "origin": sent})
+    assert told["access-control-allow-origin"] == sent
+
+
 def test_preflight_answers_named_origins_only():
     door = access(cors_origins=("https://app.example",))
     asked = {"origin": "https://app.example", "access-control-request-headers": "content-type, x-stainless-os"}

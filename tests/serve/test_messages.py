@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from anyformer.serve.api.messages import messages_of
 from tests.serve.running import config_of, serving_engine
 
 TOOL = {"name": "add", "description": "adds", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}}  # fmt: skip
@@ -79,6 +80,40 @@ def test_conversation_with_calls_and_results_is_read_as_chat_reads_it(running):
     counted = running.post("/v1/messages/count_tokens", {"messages": messages, "system": "be brief"}).data
     rendered = running.post("/apply-template", {"messages": plain}).data
     assert counted == {"input_tokens": len(rendered["tokens"])}
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_results_and_texts_stay_in_the_order_of_their_blocks(last):
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "RESULT", "is_error": False}
+    text = {"type": "text", "text": "WORDS"}
+    tool, user = (
+        {"role": "tool", "tool_call_id": "t1", "content": "RESULT"},
+        {"role": "user", "content": "WORDS"},
+    )
+    content = [result, result, text] if last else [text, result, result, {"type": "text", "text": ""}]
+    found = messages_of({"system": None, "messages": [{"role": "user", "content": content}]})
+    assert found == ([tool, tool, user] if last else [user, tool, tool])
+
+
+def test_thinking_disabled_is_taken_where_the_template_knows_none(serving):
+    with serving() as plain:
+        found = plain.post("/v1/messages", ASKED | {"thinking": {"type": "disabled"}})
+        assert (found.status, found.data["content"]) == (200, plain.post("/v1/messages", ASKED).data["content"])
+        refused = plain.post("/v1/messages", ASKED | {"thinking": {"type": "enabled", "budget_tokens": 9}})
+        assert (refused.status, refused.error["param"]) == (400, "thinking")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    "body", [{"messages": []}, {"messages": ASKED["messages"], "max_tokens": 1, "model": "none"}, b"{"]
+)
+def test_errors_have_the_type_of_the_whole_answer(running, path, body):
+    if path.endswith("tokens") and isinstance(body, dict):
+        body = {name: value for name, value in body.items() if name != "max_tokens"}
+    found = running.post(path, body)
+    assert found.status in (400, 404)
+    assert (found.data["type"], sorted(found.data)) == ("error", ["error", "type"])
+    assert running.post("/v1/chat/completions", {}).data.keys() == {"error"}
 
 
 def test_image_is_refused_and_named(running):

@@ -247,7 +247,7 @@ def test_completion_is_ended_at_a_line_when_its_time_is_over(server: Running, ow
     [
         ("mirostat", 2, "unsupported_value"),
         ("xtc_probability", 0.5, "unsupported_value"),
-        ("n_keep", 4, "unsupported_value"),
+        ("n_indent", 4, "unsupported_value"),
         ("image_data", [{"data": "x", "id": 1}], "unsupported_value"),
         ("samplers", ["top_k"], "unknown_parameter"),
         ("max_tokens", 5, "unknown_parameter"),
@@ -274,6 +274,63 @@ def test_completion_takes_what_changes_nothing(server: Running):
     }  # fmt: skip
     given = {"prompt": TEXT, "n_predict": 5, "temperature": 0}
     assert complete(server, **given, **neutral)["content"] == complete(server, **given)["content"]
+
+
+@pytest.mark.parametrize("last", [0, 64])
+@pytest.mark.parametrize("penalty", [{}, {"repeat_penalty": 1.0}, {"repeat_penalty": 1, "presence_penalty": 0}])
+def test_completion_without_a_penalty_takes_any_number_of_last_tokens(server: Running, penalty, last: int):
+    given = {"prompt": TEXT, "n_predict": 5, "temperature": 0}
+    found = complete(server, **given, **penalty, repeat_last_n=last, n_keep=-1, n_discard=3)
+    assert found["content"] == complete(server, **given)["content"]
+
+
+@pytest.mark.parametrize("penalty", [{"repeat_penalty": 1.1}, {"frequency_penalty": 0.5}])
+def test_completion_with_a_penalty_for_the_last_tokens_only_is_refused(server: Running, penalty):
+    (name,) = penalty
+    answer = server.post("/completion", {"prompt": TEXT, "n_predict": 2, "repeat_last_n": 64, **penalty})
+    assert (answer.status, answer.error["param"]) == (400, "repeat_last_n")
+    assert name in answer.error["message"]
+    complete(server, prompt=TEXT, n_predict=2, repeat_last_n=-1, **penalty)
+
+
+@pytest.mark.parametrize("count", [257, 300, 100_000])
+def test_completion_of_too_many_ids_is_told_how_many_there_are(server: Running, count: int):
+    answer = server.post("/completion", {"prompt": [5] * count, "n_predict": 1})
+    assert (answer.status, answer.error["n_prompt_tokens"], answer.error["param"]) == (400, count, "prompt")
+    assert f"a prompt of {count:,} tokens" in answer.error["message"]
+    texts = server.post("/completion", {"prompt": ["a", 5, *["b", ""] * count], "n_predict": 1})
+    assert (texts.status, texts.error["n_prompt_tokens"] >= count + 2) == (400, True)
+
+
+def test_completion_errors_name_the_fields_of_the_request(server: Running):
+    long = server.post("/completion", {"prompt": TEXT, "n_predict": 10_000})
+    assert (long.status, long.error["param"]) == (400, "n_predict")
+    wrong = server.post("/completion", {"prompt": TEXT, "grammar": "root ::= ("})
+    assert (wrong.status, wrong.error["param"]) == (400, "grammar")
+    assert wrong.error["message"].startswith("grammar: ")
+    assert "grammar: grammar" not in wrong.error["message"]
+    schema = server.post("/completion", {"prompt": TEXT, "json_schema": {"type": 5}})
+    assert (schema.status, schema.error["param"]) == (400, "json_schema")
+    assert schema.error["message"].startswith("json_schema: ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "words"),
+    [
+        ({"response_format": {"type": "json_object"}, "min_tokens": 2}, "response_format", "min_tokens does not go together"),
+        ({"structured_outputs": {"regex": "a("}}, "structured_outputs", "regex: "),
+        ({"structured_outputs": {"choice": ["a", "the cat sat"]}, "max_tokens": 1}, "structured_outputs.choice", "more than max_tokens, 1"),
+        ({"structured_outputs": {"choice": ["a", "b"]}, "min_tokens": 1}, "structured_outputs.choice", "min_tokens could bar"),
+        ({"max_tokens": 10_000}, "max_tokens", "10,000 new ones"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_engine_s_refusal_names_the_fields_of_the_request(server: Running, asked, param: str, words: str, stream: bool):
+    answer = server.post("/v1/completions", {"prompt": "the cat", "stream": stream} | asked)
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert words in answer.error["message"]
+    for name in ("guided", "new_tokens", "choices"):
+        assert name not in answer.error["message"]
 
 
 def test_completion_follows_a_grammar_and_a_schema(server: Running):

@@ -105,6 +105,21 @@ def test_responses_streamed_end_with_what_comes_at_once(server: Running, body: d
     assert indices == list(range(len(indices)))
 
 
+def test_responses_include_log_probabilities_where_asked(server: Running):
+    usual = {"temperature": 0, "max_output_tokens": 4}
+    named = ask(server, include=["message.output_text.logprobs"], **usual)["output"][0]["content"][0]
+    counted = ask(server, top_logprobs=0, **usual)["output"][0]["content"][0]
+    assert named["logprobs"]
+    assert_alike(named, counted)
+    for include in (None, []):
+        assert ask(server, include=include, **usual)["output"][0]["content"][0]["logprobs"] == []
+
+
+def test_responses_tell_which_items_they_know(server: Running):
+    answer = server.post(PATH, {"input": [{"type": "computer_call"}]})
+    assert "'message', 'function_call', 'function_call_output'" in answer.error["message"]
+
+
 def test_responses_with_a_required_call_have_a_function_call(server: Running):
     made = ask(server, tools=TOOLS, tool_choice="required", seed=1)
     (item,) = made["output"]
@@ -144,7 +159,9 @@ def test_responses_read_the_calls_that_chat_reads(server: Running):
         ({"conversation": "x"}, "conversation"), ({"messages": []}, "messages"), ({"max_tokens": 3}, "max_tokens"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"input": []}, "input"), ({"truncation": "auto"}, "truncation"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://169.254.169.254/"}]}]}, "input[0].content[0].type"),
-        ({"max_output_tokens": 10**6}, "max_output_tokens"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"include": ["reasoning.encrypted_content"]}, "include"),
+        ({"max_output_tokens": 10**6}, "max_output_tokens"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
+        ({"input": [USER, {"type": "reasoning", "summary": []}]}, "input[1].type"), ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
     ],
 )  # fmt: skip
 def test_responses_refuse_what_they_do_not_have_by_name(server: Running, body: dict[str, Any], param: str):

@@ -45,7 +45,8 @@ class ChatCompletions:
         context = self.context
         found = await read_conversation(context, data)
         asked = data["max_tokens"] if data["max_completion_tokens"] is None else data["max_completion_tokens"]
-        tokens = new_tokens(context, len(found.ids), asked, context.defaults.get("max_tokens"))
+        fields = ("messages", "max_tokens" if data["max_completion_tokens"] is None else "max_completion_tokens")
+        tokens = new_tokens(context, len(found.ids), asked, context.defaults.get("max_tokens"), fields=fields)
         logprobs = (data["top_logprobs"] or 0) if data["logprobs"] else None
         sampling = engine_params(data, context, max_tokens=tokens, logprobs=logprobs, guided=found.guided)
         job = Job(context, found.ids, sampling, shown=found.shown)

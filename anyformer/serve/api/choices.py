@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from anyformer.serve.api.context import Context
-from anyformer.serve.api.sampling import Sampling
+from anyformer.serve.api.sampling import Sampling, renamed
 from anyformer.serve.engine.client import GenerateRequest, Generation, Output
 from anyformer.serve.errors import ApiError
 from anyformer.serve.http.reply import HttpRequest
@@ -15,7 +15,7 @@ from anyformer.serve.text.logprobs import Entry
 class Choice:
     """One answer to one prompt."""
 
-    __slots__ = ("_bytes_of", "_detokenizer", "_keeps", "_keeps_end", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
+    __slots__ = ("_asked_ids", "_bytes_of", "_detokenizer", "_keeps", "_keeps_end", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
 
     def __init__(
         self,
@@ -34,9 +34,10 @@ class Choice:
         """Tokens that were generated, that which ended the answer included."""
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
-        """The stop string or the id with which it ended."""
+        """The stop string with which it ended, or that of the request's stop_token_ids; None: as the model ends its texts."""
         self._bytes_of = context.texts.bytes_of
         self._detokenizer = context.texts.detokenizer(prompt, sampling.stops, least=sampling.least)
+        self._asked_ids = sampling.asked_ids
         self._stop_ids, self._keeps = sampling.stop_ids, "logprobs" in sampling.params
         self._keeps_end = keeps_end
         """Whether the id that ends an answer is one of its tokens; of its text it is no part."""
@@ -52,7 +53,8 @@ class Choice:
         if reason is not None:
             self.finish_reason = reason
             if reason == "stop" and ids and ids[-1] in self._stop_ids:
-                self.stop_reason, ids = ids[-1], ids[:-1]
+                self.stop_reason = ids[-1] if ids[-1] in self._asked_ids else None
+                ids = ids[:-1]
                 kept = kept if self._keeps_end else ids
             elif output.stop_text is not None:
                 self.stop_reason = output.stop_text
@@ -214,6 +216,8 @@ class Jobs:
                 return
             async for batch in self._merged():
                 yield batch
+        except ApiError as error:
+            raise renamed(error, self.jobs[0].sampling) from None
         finally:
             self.cancel()
 

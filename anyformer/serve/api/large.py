@@ -6,7 +6,7 @@ from typing import Any
 from anyformer.serve.api.choices import Job, Jobs
 from anyformer.serve.http.reply import Reply
 
-LARGE = 8192
+LARGE = 4096
 """Numbers from which on an answer is made beside the event loop."""
 
 

@@ -3,7 +3,8 @@
 import itertools
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from anyformer.serve.api.chat import ChatAnswer, ChatCompletions
@@ -20,6 +21,8 @@ PARAMS = {
     "enable_thinking": "thinking", "stop": "stop_sequences", "prompt": "messages", "max_completion_tokens": "max_tokens",
 }  # fmt: skip
 """Fields of /v1/chat/completions, and what they are called here."""
+ERROR = {"type": "error"}
+"""What Anthropic's errors have beside the error object."""
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -35,8 +38,9 @@ class Messages:
         context, data = self.context, request.data
         model = context.check_model(data["model"])
         context.check_generates()
-        asked = self.table.read(self._body(data))
-        made = await self.chat.start(request, asked, model, new_id("msg").replace("-", "_"))
+        with renamed():
+            asked = self.table.read(self._body(data))
+            made = await self.chat.start(request, asked, model, new_id("msg").replace("-", "_"))
         message = Message(made, data, model)
         if data["stream"]:
             return EventStream(made.jobs.until_closed(message.events()))
@@ -46,7 +50,8 @@ class Messages:
     async def count(self, request: HttpRequest) -> Reply:
         """Count the tokens of a conversation."""
         self.context.check_model(request.data["model"])
-        found = await read_conversation(self.context, self.table.read(self._body(request.data)))
+        with renamed():
+            found = await read_conversation(self.context, self.table.read(self._body(request.data)))
         return Reply({"input_tokens": len(found.ids)})
 
     def _body(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,6 +79,16 @@ class Messages:
         return body
 
 
+@contextmanager
+def renamed() -> Iterator[None]:
+    """Let errors name fields as they are called here."""
+    try:
+        yield
+    except ApiError as error:
+        error.param = PARAMS.get(error.param or "", error.param)
+        raise
+
+
 def messages_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The conversation as messages of /v1/chat/completions."""
     found: list[dict[str, Any]] = []
@@ -84,6 +99,7 @@ def messages_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         if isinstance(content, str):
             found.append({"role": message["role"], "content": content})
             continue
+        content = [block for block in content if block["type"] != "text" or block["text"]] or content
         # A result is a message of its own, and parts what stands before it from what comes after.
         for is_result, group in itertools.groupby(content, lambda block: block["type"] == "tool_result"):
             blocks = list(group)
@@ -207,6 +223,6 @@ def routes(context: Context) -> dict[tuple[str, str], Route]:
     """Where they are served."""
     messages, bounds = Messages(context), context.bounds
     return {
-        ("POST", "/v1/messages"): Route(messages.answer, messages_table(bounds)),
-        ("POST", "/v1/messages/count_tokens"): Route(messages.count, count_table(bounds)),
+        ("POST", "/v1/messages"): Route(messages.answer, messages_table(bounds), error_frame=ERROR),
+        ("POST", "/v1/messages/count_tokens"): Route(messages.count, count_table(bounds), error_frame=ERROR),
     }

@@ -10,11 +10,14 @@ from anyformer.serve.api.choices import Choice, Job, Jobs
 from anyformer.serve.api.context import Context, new_id
 from anyformer.serve.api.native_answer import NativeAnswer
 from anyformer.serve.api.prompts import prompt_rows
-from anyformer.serve.api.sampling import Sampling, engine_params, new_tokens
+from anyformer.serve.api.sampling import NATIVE_NAMES, Sampling, engine_params, new_tokens
 from anyformer.serve.engine.messages import Output
 from anyformer.serve.errors import bad_request
 from anyformer.serve.fields.native import ALL, native_table
 from anyformer.serve.http.reply import EventStream, HttpRequest, Reply, Route, to_json
+
+PENALTIES = {"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+"""Parameters to which repeat_last_n matters, each with the value that changes nothing."""
 
 
 def routes(context: Context) -> dict[tuple[str, str], Route]:
@@ -92,14 +95,18 @@ class NativeCompletion:
         """By llama.cpp's names, what our own endpoints read by OpenAI's."""
         asked = data["n_predict"]
         usual = self.context.defaults.get("max_tokens")
-        tokens = new_tokens(self.context, len(ids), None if asked in (None, ALL) else asked, usual if asked is None else None)  # fmt: skip
+        tokens = new_tokens(self.context, len(ids), None if asked in (None, ALL) else asked, usual if asked is None else None, fields=("prompt", "n_predict"))  # fmt: skip
         mapped = dict(data) | {
             "repetition_penalty": data["repeat_penalty"],
             "seed": secrets.randbits(62) if data["seed"] == ALL else data["seed"],
             "logit_bias": {str(token): bias for token, bias in biases.items() if bias is not None},
         }
         logprobs = data["n_probs"] or None
-        made = engine_params(mapped, self.context, max_tokens=tokens, n=1, logprobs=logprobs, guided=_guided(data))
+        names = NATIVE_NAMES | {"guided": "grammar" if data["json_schema"] is None else "json_schema"}
+        made = engine_params(
+            mapped, self.context, max_tokens=tokens, n=1, logprobs=logprobs, guided=_guided(data), names=names
+        )
+        _check_last(data["repeat_last_n"], made.params)
         never = [[token] for token, bias in biases.items() if bias is None]
         if never:
             made.params["bad_words"] = never
@@ -148,6 +155,14 @@ class NativeRun:
         now = time.monotonic()
         began = self._begun.setdefault(choice.index, now)
         return self.seconds is not None and now - began > self.seconds and "\n" in choice.text
+
+
+def _check_last(last: int | None, params: Mapping[str, Any]) -> None:
+    """Refuse to penalise the last tokens only; without a penalty their number changes nothing."""
+    on = [name for name, usual in PENALTIES.items() if params.get(name, usual) != usual]
+    if last not in (None, ALL) and on:
+        word = NATIVE_NAMES.get(on[0], on[0])
+        raise bad_request(f"repeat_last_n: {last} is not supported here with {word}: the whole text counts; give -1, or leave it out", "repeat_last_n", "unsupported_value")  # fmt: skip
 
 
 def _guided(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ async def prompt_rows(context: Context, prompts: Prompts, where: str) -> list[li
     for i, each in enumerate(prompts.each):
         ids = await read_prompt(context, each, f"{where}[{i}]" if prompts.many else where)
         if len(ids) > context.room:
-            raise too_long(len(ids), context.room)
+            raise too_long(len(ids), context.room, param=where)
         rows.append(ids)
     return rows
 
@@ -28,5 +28,6 @@ async def read_prompt(context: Context, prompt: Prompt, where: str) -> list[int]
         elif each:
             ids += await texts.prompt(each, context.room, specials=i == 0, where=f"{where}[{i}]")
         if len(ids) > context.room:
-            raise too_long(len(ids), context.room)
+            # Texts that are left have a token at least, and are not read to find out how many.
+            raise too_long(len(ids) + sum(one != "" for one in prompt[i + 1 :]), context.room, param=where)
     return ids

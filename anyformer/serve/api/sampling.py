@@ -1,8 +1,9 @@
 """From the fields of a request to the engine's sampling parameters."""
 
+import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyformer.serve.api.context import Context
@@ -13,6 +14,15 @@ PLAIN = ("top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty"
 """Fields that the engine knows under the same names."""
 GUIDED = {"json": "json_schema", "regex": "regex", "grammar": "grammar"}
 """Fields of structured_outputs, and what the engine calls them."""
+NAMES = {
+    "max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "choices": "structured_outputs.choice",
+    "bad_words": "logit_bias",
+}  # fmt: skip
+"""What requests call the engine's parameters, where it is something else."""
+NATIVE_NAMES = NAMES | {"max_new_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
+"""The same for llama.cpp's fields."""
+ENGINE_NAMES = re.compile(r"\b(?:max_new_tokens|min_new_tokens|bad_words)\b")
+"""Parameters whose names are no words of their own, so that they are known inside of a sentence too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +38,12 @@ class Sampling:
     stops: tuple[str, ...] = ()
     stop_ids: frozenset[int] = frozenset()
     """Ids that end an answer and are no part of its text."""
+    asked_ids: frozenset[int] = frozenset()
+    """Those of them that the request named; the others are the model's own."""
     least: int = 0
     max_tokens: int = 1
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the request calls the engine's parameters, where it is something else."""
 
 
 def room_for(context: Context, prompt: int) -> int:
@@ -38,15 +52,24 @@ def room_for(context: Context, prompt: int) -> int:
     return context.room - before + 1
 
 
-def new_tokens(context: Context, prompt: int, asked: int | None, usual: int | None) -> int:
-    """How many tokens are generated at most; more than there is room for is refused, not cut."""
+def new_tokens(
+    context: Context,
+    prompt: int,
+    asked: int | None,
+    usual: int | None,
+    *,
+    fields: tuple[str, str] = ("prompt", "max_tokens"),
+) -> int:
+    """How many tokens are generated at most; more than there is room for is refused, not cut. `fields` are those of the
+    request that hold the prompt and their number.
+    """
     room = room_for(context, prompt)
     if room < 1 or prompt > context.room:
-        raise too_long(prompt, context.room)
+        raise too_long(prompt, context.room, param=fields[0])
     if asked is None:
         return room if usual is None else min(usual, room)
     if asked > room:
-        raise too_long(prompt, context.room, new=asked)
+        raise too_long(prompt, context.room, new=asked, param=fields[1])
     return asked
 
 
@@ -59,6 +82,7 @@ def engine_params(
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
     guided: Mapping[str, Any] | None = None,
+    names: Mapping[str, str] = NAMES,
 ) -> Sampling:
     """The parameters of a request whose fields were read by one of our tables. `guided` overrides what they say."""
     defaults = context.defaults
@@ -68,7 +92,8 @@ def engine_params(
     stop = data.get("stop") or ()
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     ends = set() if data.get("ignore_eos") else set(context.facts.eos)
-    ends |= set(data.get("stop_token_ids") or ())
+    asked = frozenset(data.get("stop_token_ids") or ())
+    ends |= asked
     temperature = _first(data.get("temperature"), defaults.get("temperature"), 1.0)
     params: dict[str, Any] = {
         "max_new_tokens": max(1, max_tokens), "min_new_tokens": min(least, max(1, max_tokens)),
@@ -97,8 +122,8 @@ def engine_params(
     if drawn > 1:
         params["n"] = drawn
     return Sampling(
-        params=params, n=drawn, copies=answers // drawn, stops=stops, stop_ids=frozenset(ends), least=least,
-        max_tokens=max_tokens,
+        params=params, n=drawn, copies=answers // drawn, stops=stops, stop_ids=frozenset(ends), asked_ids=asked,
+        least=least, max_tokens=max_tokens, names={"guided": guided_field(data)} | dict(names),
     )  # fmt: skip
 
 
@@ -131,6 +156,27 @@ def guided_params(data: Mapping[str, Any]) -> dict[str, Any]:
     if schema is None and wanted["type"] == "json_schema":
         raise bad_request("response_format.json_schema: is missing; give {name, schema}", "response_format.json_schema", "missing_required_parameter")  # fmt: skip
     return {"guided": {"json_object": True} if schema is None else {"json_schema": schema}}
+
+
+def guided_field(data: Mapping[str, Any]) -> str:
+    """The field of a request that leaves only some texts."""
+    if data.get("structured_outputs"):
+        return "structured_outputs"
+    return "tools" if (data.get("response_format") or {"type": "text"})["type"] == "text" else "response_format"
+
+
+def renamed(error: ApiError, sampling: Sampling) -> ApiError:
+    """What the engine refuses, by the names that the request has for it."""
+    if error.status != 400 or error.param is not None:
+        return error
+    name, colon, rest = error.message.partition(": ")
+    known = colon and name in sampling.params
+    if known:
+        error.param = sampling.names.get(name, name)
+        # A grammar is told by its kind too, which may be the very name of its field.
+        error.message = rest if rest.startswith(f"{error.param}: ") else f"{error.param}: {rest}"
+    error.message = ENGINE_NAMES.sub(lambda found: sampling.names.get(found[0], found[0]), error.message)
+    return error
 
 
 def generation_defaults(generation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

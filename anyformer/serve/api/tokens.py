@@ -8,6 +8,7 @@ from anyformer.data.token_bytes import TokenBytes
 from anyformer.data.tokenizer import encoded
 from anyformer.serve.api.context import Context
 from anyformer.serve.api.conversation import read_conversation
+from anyformer.serve.api.large import LARGE
 from anyformer.serve.errors import bad_request
 from anyformer.serve.fields.chat import chat_table
 from anyformer.serve.fields.tokens import detokenize_table, tokenize_table
@@ -15,6 +16,8 @@ from anyformer.serve.http.reply import HttpRequest, Reply, Route
 from anyformer.serve.text.texts import Texts
 
 COUNTS = ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens")
+PIECES = 2**17
+"""The most tokens that are told one by one."""
 SOURCES = ("content", "prompt", "messages")
 """Fields of /tokenize, of which each request has one."""
 
@@ -47,8 +50,14 @@ class TokensApi:
         data, context = request.data, self.context
         context.check_model(data["model"])
         ids = await self._read(data)
-        tokens = [{"id": each, "piece": self.piece(each)} for each in ids] if data["with_pieces"] else ids
-        return Reply({"tokens": tokens, "count": len(ids), "max_model_len": context.room})
+        if data["with_pieces"] and len(ids) > PIECES:
+            raise bad_request(f"with_pieces: {len(ids):,} tokens, and pieces are told of {PIECES:,} at most; leave it out, or send the text in parts", "with_pieces")  # fmt: skip
+
+        def body() -> dict[str, Any]:
+            tokens = [{"id": each, "piece": self.piece(each)} for each in ids] if data["with_pieces"] else ids
+            return {"tokens": tokens, "count": len(ids), "max_model_len": context.room}
+
+        return Reply(body if len(ids) > LARGE else body())
 
     async def _read(self, data: Mapping[str, Any]) -> list[int]:
         """The ids of the one source that is there."""
@@ -92,8 +101,12 @@ class TokensApi:
             answer = data["add_generation_prompt"] is not False
             text = await self.texts.render(found.messages, answer=answer, **found.names)
         special = frozenset(self.texts.tokenizer.specials.values())
-        pieces = [{"id": each, "piece": self.piece(each), "special": each in special} for each in ids]
-        return Reply({"prompt": text, "tokens": ids, "pieces": pieces})
+
+        def body() -> dict[str, Any]:
+            pieces = [{"id": each, "piece": self.piece(each), "special": each in special} for each in ids[:PIECES]]
+            return {"prompt": text, "tokens": ids, "pieces": pieces}
+
+        return Reply(body if len(ids) > LARGE else body())
 
     async def input_tokens(self, request: HttpRequest) -> Reply:
         """POST /v1/chat/completions/input_tokens."""

@@ -29,14 +29,14 @@ ALL = -1
 """As many tokens as there is room for; and a seed that nobody knows."""
 OFF: dict[str, Any] = {
     "dynatemp_range": 0.0, "top_n_sigma": -1.0, "xtc_probability": 0.0, "dry_multiplier": 0.0, "mirostat": 0,
-    "adaptive_target": -1.0, "n_keep": 0, "n_discard": 0, "min_keep": 0, "n_indent": 0, "lora": [],
+    "adaptive_target": -1.0, "min_keep": 0, "n_indent": 0, "lora": [],
 }  # fmt: skip
 """Settings of llama.cpp that this server does not have, and the value with which each changes nothing."""
 IDLE = {
     "dynatemp_exponent": 1.0, "xtc_threshold": 0.1, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
-    "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_decay": 0.9,
+    "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_decay": 0.9, "n_keep": 0, "n_discard": 0,
 }  # fmt: skip
-"""Settings of those, which mean nothing while they are off."""
+"""Settings of those, which mean nothing while they are off; and what is kept of a text that outgrows its room, as none does."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def native_table(bounds: Bounds) -> Table:
                 Field("min_p", Number(0, 1), "Draw from tokens at least this many times as likely as the likeliest."),
                 Field("typical_p", Number(0, 1, above=True), "Locally typical sampling."),
                 Field("repeat_penalty", Number(0, 10, above=True), "Above 1 makes tokens that occurred less likely."),
-                Field("repeat_last_n", Neutral((-1,), "the whole text counts; give -1, or leave it out")),
+                Field("repeat_last_n", Whole(ALL, MOST), "-1: the whole text counts for penalties, as always here; another number only without them."),
                 Field("presence_penalty", penalty, "Subtracted from tokens that were generated."),
                 Field("frequency_penalty", penalty, "The same, as many times as they were generated."),
                 Field("logit_bias", NativeBias(bounds.vocab, limits.logit_bias, limits.stop_chars), "Added to the logits of ids, or of the tokens of texts; false: never."),

@@ -146,7 +146,11 @@ def responses_table(bounds: Bounds) -> Table:
                 Field("previous_response_id", Neutral((), KEPT)),
                 Field("conversation", Neutral((), KEPT)),
                 Field("background", Neutral((False,), KEPT)),
-                Field("include", Items(OneOf(("message.output_text.logprobs",)), 16), "Log-probabilities of the answer's tokens."),
+                Field(
+                    "include",
+                    Items(OneOf(("message.output_text.logprobs",)), 16),
+                    "Log-probabilities of the answer's tokens.",
+                ),
                 Field("truncation", Neutral(("disabled",), "a conversation is not cut")),
                 Field("prompt", Neutral((), "there are no stored prompts")),
                 Field("max_tool_calls", Neutral((), "the server calls no tools")),

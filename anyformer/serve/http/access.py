@@ -30,7 +30,7 @@ class Access:
         self.named = {name.lower() for name in config.allowed_hosts}
         names = own | self.named
         self.hosts = names | {f"{name}:{config.port}" for name in names}
-        self.origins = frozenset(config.cors_origins)
+        self.origins = frozenset(map(as_browsers_write, config.cors_origins))
         self.digests = [hashlib.sha256(key.encode()).digest() for key in config.keys]
 
     def check_host(self, headers: Mapping[str, str]) -> None:
@@ -97,6 +97,12 @@ class Access:
 def bracketed(host: str) -> str:
     """A host as URLs write it."""
     return f"[{host}]" if ":" in host else host
+
+
+def as_browsers_write(origin: str) -> str:
+    """An origin as it stands in a header: in small letters, and without the port that its scheme means anyway."""
+    lower = origin.lower()
+    return lower.removesuffix(":80" if lower.startswith("http:") else ":443")
 
 
 def is_address(host: str) -> bool:

@@ -13,6 +13,7 @@ from anyformer.serve.config import ServeConfig
 from anyformer.serve.errors import ApiError, bad_request, draining
 from anyformer.serve.http.access import Access
 from anyformer.serve.http.body import (
+    LARGE,
     Disconnected,
     Receive,
     announces_body,
@@ -86,6 +87,7 @@ class App:
         if request.method == "OPTIONS":
             return Route(self._preflight, open=True)
         route = self._route(request)
+        exchange.error_frame = route.error_frame
         if not route.open:
             request.key_id = self.access.key_id(request.headers)
         return route
@@ -117,7 +119,10 @@ class App:
             data = await parse_body(body)
             if not isinstance(data, dict):
                 raise invalid("the body has to be an object, {...}")
-            request.data = data if route.fields is None else route.fields.read(data)
+            if route.fields is not None:
+                read = route.fields.read
+                data = await asyncio.to_thread(read, data) if len(body) > LARGE else read(data)
+            request.data = data
         if self.state.draining and route.drains and request.method == "POST":
             raise draining(self.limits.grace_seconds)
 

@@ -29,6 +29,8 @@ class Exchange:
         self._send, self._abort = send, abort
         self.headers: dict[str, str] = {}
         """Of the answer, whatever it is."""
+        self.error_frame: Mapping[str, Any] = {}
+        """What the body of an error has beside the error object."""
         self.unread = False
         """Whether some of the request's body may still be on its way."""
         self.status = GONE
@@ -77,9 +79,9 @@ class Exchange:
             self._abort()
             await self.gone()
         elif not self._begun:
-            await self.reply(error_reply(error))
+            await self.reply(error_reply(error, self.error_frame))
         elif not self._complete:
-            await self._write(error_event(error), more=False)
+            await self._write(error_event(error, self.error_frame), more=False)
 
     async def stream(self, stream: EventStream) -> None:
         """Send events as they come, and a comment where none come for a while.

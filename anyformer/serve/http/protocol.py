@@ -119,6 +119,8 @@ class HttpProtocol(HttpToolsProtocol):
             fields = b"".join(b"%b: %b\r\n" % line for line in self.headers if line[0] != b"upgrade")
             version = self.parser.get_http_version().encode()
             head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, fields)
+            # After `Connection: close` this parser would read nothing more.
+            self.parser = httptools.HttpRequestParser(self)
             self._feed(head + data[upgrade.args[0] :])
 
     def on_message_begin(self) -> None:

@@ -94,6 +94,8 @@ class Route:
     """None: if its method is POST."""
     drains: bool = True
     """Whether new requests (POST) are refused while the server shuts down."""
+    error_frame: Mapping[str, Any] = field(default_factory=dict)
+    """What the body of an error has beside the error object."""
 
 
 RouteTable = Mapping[tuple[str, str], Route]
@@ -120,14 +122,16 @@ def json_pieces(value: Any, depth: int = 5) -> Iterator[bytes]:
     yield end
 
 
-def error_reply(error: ApiError) -> Reply:
+def error_reply(error: ApiError, frame: Mapping[str, Any] | None = None) -> Reply:
     """The answer of a request that can't be served."""
-    return Reply(error.body(), error.status, error.headers)
+    return Reply({**(frame or {}), **error.body()}, error.status, error.headers)
 
 
-def error_event(error: ApiError) -> bytes:
-    """The last event of a stream that fails."""
-    return b"data: " + to_json(error.body()) + b"\n\n"
+def error_event(error: ApiError, frame: Mapping[str, Any] | None = None) -> bytes:
+    """The last event of a stream that fails; one with a type is told by it."""
+    frame = frame or {}
+    kind = f"event: {frame['type']}\n".encode() if "type" in frame else b""
+    return kind + b"data: " + to_json({**frame, **error.body()}) + b"\n\n"
 
 
 def head(request_id: str, *own: Mapping[str, str]) -> Headers:

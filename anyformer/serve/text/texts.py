@@ -65,7 +65,7 @@ class Texts:
         """The ids of a prompt. A text that can't fit into `room` tokens is refused before it is tokenised."""
         size = len(text.encode())
         if size > self.longest * room:
-            raise too_long(-(-size // self.longest), room)
+            raise too_long(-(-size // self.longest), room, param=where)
         if len(text) <= SHORT:
             return guarded(lambda: self.prompt_ids_of(text, where, specials=specials))
         return await self.in_worker(lambda: self.prompt_ids_of(text, where, specials=specials))

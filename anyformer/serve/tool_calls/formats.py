@@ -15,7 +15,9 @@ Tool = Mapping[str, Any]
 DECODER = json.JSONDecoder()
 BEFORE, BETWEEN = string.whitespace + "[", string.whitespace + "],;"
 """What stands before the calls of a row, and between and after them."""
-OPENINGS = tuple(f'{begin}{{"{key}"' for begin in ("", "[") for key in ("name", "type", "id", "arguments", "parameters"))
+OPENINGS = tuple(
+    f'{begin}{{"{key}"' for begin in ("", "[") for key in ("name", "type", "id", "arguments", "parameters")
+)
 """First signs of a call without marks, less its blanks."""
 OPENED = 128
 """Signs, with blanks, by which it is known whether a text opens like that."""
