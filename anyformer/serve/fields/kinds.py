@@ -237,9 +237,12 @@ class Anything(Kind):
         types = {"object": dict, "array": list}
         if self.type is not None and not isinstance(value, types[self.type]):
             raise self.refuse(value, where)
-        size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        # What is far too large need not be written down to be refused.
+        size = least_size(value, self.most)
+        if size <= self.most:
+            size = len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
         if size > self.most:
-            raise Wrong(where, f"{size:,} bytes; at most {self.most:,} are allowed")
+            raise Wrong(where, f"more than {self.most:,} bytes, which are the most that are allowed")
         return value
 
     def schema(self) -> dict[str, Any]:
@@ -247,6 +250,24 @@ class Anything(Kind):
 
     def words(self) -> str:
         return f"{'any JSON' if self.type is None else f'an {self.type}'} of at most {self.most:,} bytes"
+
+
+def least_size(value: Any, most: int) -> int:
+    """Bytes that a value takes as JSON at least; more than `most` are not counted."""
+    size, todo = 0, [value]
+    while todo and size <= most:
+        each = todo.pop()
+        if isinstance(each, str):
+            size += len(each) + 2
+        elif isinstance(each, dict):
+            size += 2 + sum(len(name) + 3 for name in each)
+            todo += each.values()
+        elif isinstance(each, list):
+            size += 2 + len(each)
+            todo += each
+        else:
+            size += 1
+    return size
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ ALWAYS = {
     "cache-control": "no-store",
 }
 """Headers of every answer, unless a reply says otherwise."""
+SLICE = 4096
+"""Numbers of a list that are written at once."""
 
 
 @dataclass(slots=True)
@@ -111,6 +113,12 @@ def json_pieces(value: Any, depth: int = 5) -> Iterator[bytes]:
     """The same JSON in pieces: between them other threads may run, while one call for all of it would hold them up."""
     if not depth or not isinstance(value, dict | list) or not value:
         yield to_json(value)
+        return
+    if isinstance(value, list) and not isinstance(value[0], dict | list):
+        yield b"["
+        for start in range(0, len(value), SLICE):
+            yield b"," * bool(start) + to_json(value[start : start + SLICE])[1:-1]
+        yield b"]"
         return
     begin, end = (b"{", b"}") if isinstance(value, dict) else (b"[", b"]")
     each = value.items() if isinstance(value, dict) else ((None, one) for one in value)
