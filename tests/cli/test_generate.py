@@ -293,7 +293,8 @@ def test_generate_stopped_by_control_c_ends_the_line(launch, tmp_path):
     rest, err = process.communicate(timeout=900)
     assert process.returncode == 130
     assert first.startswith(b"the")
-    assert rest.endswith(b"\n")
+    # The text may have had its last line end already when it was stopped.
+    assert (first + rest).endswith(b"\n")
     assert err == b"anyformer: stopped\n"
 
 

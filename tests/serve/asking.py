@@ -1,5 +1,6 @@
 """What the tests of the API share: answers put together from their events, and what the model says without a server."""
 
+import codecs
 import functools
 import json
 from collections.abc import Iterable, Sequence
@@ -104,6 +105,8 @@ class Said:
     reason: str
     logprobs: list[float]
     top: list[list[int]]
+    told: int
+    """Tokens that have log-probabilities: all but those of a stop string."""
 
 
 class Oracle:
@@ -135,7 +138,22 @@ class Oracle:
         text = self.tokenizer.decode(new)
         at = min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))
         top = [] if found.top is None else found.top.ids[row].tolist()
-        return Said(new, end, text[:at], reason, found.logprobs[row].tolist()[: len(new + end)], top[: len(new + end)])
+        told = len(new + end) if at == len(text) else sum(begin < at for begin in self._begins(new))
+        return Said(
+            new, end, text[:at], reason, found.logprobs[row].tolist()[: len(new + end)], top[: len(new + end)], told
+        )
+
+    def _begins(self, ids: Sequence[int]) -> list[int]:
+        """The character at which each token begins."""
+        decoder, found, size = codecs.getincrementaldecoder("utf-8")("replace"), [], 0
+        for token in ids:
+            found.append(size)
+            size += (
+                0
+                if token in self.tokenizer.specials.values()
+                else len(decoder.decode(self.tokenizer.token_bytes(token)))
+            )
+        return found
 
     @functools.lru_cache(1024)
     def scores(self, ids: tuple[int, ...]) -> torch.Tensor:

@@ -144,11 +144,12 @@ def check(oracle: Oracle, body: dict[str, Any], answer: dict[str, Any]) -> None:
             continue
         found = choice["logprobs"]["token_logprobs"]
         new = found[len(ids) :] if echo else found
-        assert_close("promise", exact(new), exact(said.logprobs))
+        # Where a stop string is text at first, what is one of its tokens is not as plain.
+        told = len(new) if least and body.get("stop") else said.told
+        assert_close("promise", exact(new), exact(said.logprobs[:told]))
         labels = TokenBytes(oracle.tokenizer)
-        assert choice["logprobs"]["tokens"] == [
-            labels.label(each) for each in (ids if echo else []) + said.ids + said.end
-        ]
+        shown_ids = (ids if echo else []) + (said.ids + said.end)[:told]
+        assert choice["logprobs"]["tokens"] == [labels.label(each) for each in shown_ids]
     usage = answer["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (sum(len(ids) for ids, _ in right), count)
     assert usage["total_tokens"] == usage["prompt_tokens"] + count
@@ -270,12 +271,18 @@ def test_completions_draw_again_with_the_same_seed_only(server: Running):
 @pytest.mark.parametrize("stop", ["t o", "sat on the", "at on the mat, and the d", " cat"])
 def test_completions_end_before_a_stop_string_that_is_split_over_tokens(server: Running, stop: str):
     text = "the cat sat on the mat, and the dog sat on the cat."
-    body = {"prompt": "x", "structured_outputs": {"regex": re.escape(text)}, "max_tokens": 64}
+    body = {"prompt": "x", "structured_outputs": {"regex": re.escape(text)}, "max_tokens": 64, "temperature": 0}
     assert ask(server, **body)["choices"][0]["text"] == text
     answer = ask(server, **body, stop=stop)["choices"][0]
     assert (answer["text"], answer["finish_reason"], answer["stop_reason"]) == (text[: text.index(stop)], "stop", stop)
     streamed = joined(server.post(PATH, body | {"stop": stop, "stream": True}))["choices"][0]
     assert (streamed["text"], streamed["stop_reason"]) == (answer["text"], stop)
+    # The tokens of the stop string have no log-probabilities, whenever it is known to be one.
+    whole = ask(server, **body, stop=stop, logprobs=0)["choices"][0]
+    assert whole["logprobs"]["text_offset"][-1] < len(whole["text"])
+    assert "".join(whole["logprobs"]["tokens"]).startswith(whole["text"])
+    streamed = joined(server.post(PATH, body | {"stop": stop, "stream": True, "logprobs": 0}))["choices"][0]
+    assert_alike(streamed, whole)
 
 
 def test_completions_pass_a_stop_string_before_min_tokens(server: Running, oracle: Oracle):
@@ -417,6 +424,34 @@ def test_completions_answer_what_clients_send_without_meaning_it(server: Running
     }  # fmt: skip
     plain = ask(server, prompt="the cat", temperature=0, max_tokens=5)
     assert ask(server, prompt="the cat", temperature=0, max_tokens=5, **neutral)["choices"] == plain["choices"]
+
+
+def test_completions_without_a_word_on_sampling_take_the_defaults_of_the_server(chat_folder: Path, oracle: Oracle):
+    asked = {"prompt": "the cat", "max_tokens": 12}
+    given = (("temperature", 0.7), ("top_k", 5), ("seed", 3), ("presence_penalty", 1.5))
+    ids = oracle.prompt("the cat")
+    (said,) = oracle.say(ids, max_new_tokens=12, **dict(given))
+    (plain,) = oracle.say(ids, max_new_tokens=12, temperature=0.0)
+    with serving_engine(config_of(model=str(chat_folder), dtype="float64", defaults=given)) as running:
+        assert ask(running, **asked)["choices"][0]["text"] == said.text
+        own = {"temperature": 0, "presence_penalty": 0}
+        assert ask(running, **asked, **own)["choices"][0]["text"] == plain.text
+
+
+def test_completions_guided_draw_each_answer_by_itself(server: Running):
+    body = {
+        "prompt": ["a", "b"],
+        "n": 3,
+        "seed": 6,
+        "max_tokens": 20,
+        "structured_outputs": {"regex": "[a-z]{6}[0-9]"},
+        "logprobs": 1,
+    }
+    whole = ask(server, **body)["choices"]
+    texts = [choice["text"] for choice in whole]
+    assert all(re.fullmatch("[a-z]{6}[0-9]", text) for text in texts)
+    assert len(set(texts)) == 6
+    assert_alike(joined(server.post(PATH, body | {"stream": True}))["choices"], whole)
 
 
 def test_completions_name_every_offset_of_their_text(server: Running):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anyformer.serve.api import embeddings
+from anyformer.serve.api import embeddings, large
 from anyformer.serve.api.chat import ChatAnswer
 from anyformer.serve.api.completions import Answer as CompletionAnswer
 from anyformer.serve.api.native_answer import NativeAnswer
@@ -366,12 +366,43 @@ def test_overload_is_refused_at_once_and_those_accepted_get_their_answer(narrow:
     assert_unharmed(narrow)
 
 
-def test_prompts_of_one_request_beyond_the_queue_leave_nothing(narrow: Running):
+def test_prompts_of_one_request_are_let_in_together_or_not_at_all(narrow: Running):
+    body = {"prompt": [f"the cat {i}" for i in range(20)], "max_tokens": 4, "temperature": 0}
+    # More than the queue holds, but nobody else is there.
+    answer = narrow.post(COMPLETIONS, body)
+    assert (answer.status, len(answer.data["choices"])) == (200, 20)
     with Gate(narrow) as gate:
-        answer = narrow.post(COMPLETIONS, {"prompt": ["a"] * 20, "max_tokens": 4})
-        assert (answer.status, answer.error["code"]) == (429, "rate_limit_exceeded")
+        others = [Asked(narrow, COMPLETIONS, REFERENCE) for _ in range(4)]
+        narrow.eventually(lambda: narrow.state.active == 4)
+        refused = narrow.post(COMPLETIONS, body)
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         gate.open()
+        assert {each.result().status for each in others} == {200}
     assert_unharmed(narrow)
+    assert narrow.post(COMPLETIONS, body).data["choices"] == answer.data["choices"]
+
+
+def test_request_that_takes_too_long_is_ended_and_frees_its_slot(chat_folder: Path):
+    body = {"prompt": "the cat", "max_tokens": 400, "ignore_eos": True}
+    with serving_engine(config_of({"request_seconds": 0.2}, model=str(chat_folder), max_num_seqs=1)) as running:
+        with Gate(running) as gate:
+            for stream in (False, True):
+                answer = running.post(COMPLETIONS, body | {"stream": stream})
+                assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+                assert answer.headers["x-should-retry"] == "false"
+            gate.open()
+            running.eventually(lambda: not running.client.worker.engine.requests)
+        # Where the head was sent already, an event says so.
+        with Gate(running) as gate:
+            asked = Asked(running, COMPLETIONS, body | {"stream": True})
+            running.eventually(lambda: gate.held)
+            gate.let(3)
+            answer = asked.result()
+            gate.open()
+        assert answer.status == 200
+        last = json.loads(answer.body.decode().split("\n\n")[-2].removeprefix("data: "))
+        assert last["error"]["code"] == "request_timeout"
+        assert_unharmed(running)
 
 
 def test_looks_wait_for_each_other_and_too_many_are_refused(server: Running, right: list[Any]):
@@ -419,6 +450,24 @@ LARGE = [
     (NATIVE, {"prompt": "a", "n_predict": 450, "n_probs": 20, "ignore_eos": True}, NativeAnswer, "whole"),
     ("/v1/embeddings", {"input": ["a"] * 256, "encoding_format": "float"}, embeddings, "encoded"),
 ]  # fmt: skip
+
+
+def test_answer_that_would_be_far_too_large_is_refused(server: Running, right: list[Any], monkeypatch):
+    monkeypatch.setattr(large, "MOST", 10_000)
+    with beside(server, right):
+        body = {"prompt": [[5] * 100] * 6, "max_tokens": 0, "echo": True}
+        assert server.post(COMPLETIONS, body | {"logprobs": 15}).status == 200
+        for more in ({"logprobs": 16}, {"logprobs": 8, "n": 2}, {"logprobs": 0, "prompt_logprobs": 16}):
+            answer = server.post(COMPLETIONS, body | more)
+            assert (answer.status, answer.error["param"]) == (400, "logprobs")
+
+
+def test_vectors_of_tokens_that_would_be_far_too_many_are_refused(chat_folder: Path, monkeypatch):
+    monkeypatch.setattr(embeddings, "NUMBERS", 32 * 100)
+    with serving_engine(config_of(model=str(chat_folder), pooling="none")) as running:
+        assert running.post("/embeddings", {"input": [[5] * 50] * 2}).status == 200
+        answer = running.post("/embeddings", {"input": [[5] * 50] * 3})
+        assert (answer.status, answer.error["param"]) == (400, "input")
 
 
 @pytest.mark.parametrize(("path", "body", "owner", "name"), LARGE)

@@ -148,7 +148,7 @@ def test_apply_template_of_the_operator_s_file_knows_tokens_and_variables(servin
     file = tmp_path / "template.jinja"
     file.write_text("{{ bos_token }}{% if enable_thinking %}thinks: {% endif %}{{ messages[0].content }}")
     said = {"messages": [{"role": "user", "content": "cat"}]}
-    kwargs = (("enable_thinking", True), ("unused", 1))
+    kwargs = (("enable_thinking", True),)
     with serving(chat_template=str(file), chat_template_kwargs=kwargs) as server:
         found = server.post("/apply-template", said).data
         assert found["prompt"] == "<|endoftext|>thinks: cat"

@@ -29,6 +29,13 @@ class StopText:
         """Tokens so far, and characters of the kept text that the first `least` of them had already."""
         self.met: str | None = None
         """The stop string that was found; from then on there is nothing more to show."""
+        self.shown = 0
+        """Characters that could be shown so far."""
+
+    @property
+    def length(self) -> int:
+        """Characters so far, those that are held back included: where the next token begins."""
+        return self.shown + len(self._kept)
 
     def push(self, *ids: int) -> str:
         """Take more ids; the text that can be shown."""
@@ -36,6 +43,7 @@ class StopText:
         for each in ids:
             if self.met is None:
                 piece += self._push(each)
+        self.shown += len(piece)
         return piece
 
     def end(self) -> str:
@@ -43,6 +51,7 @@ class StopText:
         if self.met is not None:
             return ""
         piece, self._kept = self._kept + self._stream.end(), ""
+        self.shown += len(piece)
         return piece
 
     def pieces(self, steps: Generator[Any]) -> Generator[str]:

@@ -162,7 +162,8 @@ class ChatAnswer:
                 parts += [event(choice, {"tool_calls": [tool_call(call, i)]}) for i, call in enumerate(calls)]
                 if piece.ended:
                     reason = "tool_calls" if calls else choice.finish_reason
-                    left = {"logprobs": self._logprobs(choice) if choice.new else None} | self._ids(choice)
+                    found = self._logprobs(choice)
+                    left = {"logprobs": found if found and found["content"] else None} | self._ids(choice)
                     parts.append(event(choice, {}, finish_reason=reason, stop_reason=choice.stop_reason, **left))
             if parts:
                 yield "".join(parts).encode()

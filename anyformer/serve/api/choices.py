@@ -1,9 +1,11 @@
 """Answers in the making: the text, tokens and log-probabilities of each choice, from what the engine reports step by step."""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
+from anyformer.generation.params.stop import StopText
 from anyformer.serve.api.context import Context
 from anyformer.serve.api.sampling import Sampling, renamed
 from anyformer.serve.engine.client import GenerateRequest, Generation, Output
@@ -15,7 +17,7 @@ from anyformer.serve.text.logprobs import Entry
 class Choice:
     """One answer to one prompt."""
 
-    __slots__ = ("_asked_ids", "_bytes_of", "_detokenizer", "_keeps", "_keeps_end", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
+    __slots__ = ("_asked_ids", "_begins", "_detokenizer", "_keeps", "_keeps_end", "_shown", "_stop_ids", "_taken", "finish_reason", "ids", "index", "new", "num_tokens", "stop_reason", "text")  # fmt: skip
 
     def __init__(
         self,
@@ -35,7 +37,6 @@ class Choice:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         """The stop string with which it ended, or that of the request's stop_token_ids; None: as the model ends its texts."""
-        self._bytes_of = context.texts.bytes_of
         self._detokenizer = context.texts.detokenizer(prompt, sampling.stops, least=sampling.least)
         self._asked_ids = sampling.asked_ids
         self._stop_ids, self._keeps = sampling.stop_ids, "logprobs" in sampling.params
@@ -44,10 +45,12 @@ class Choice:
         self._shown = shown or {}
         """Special tokens that are written out, as tool calls begin with one in some models."""
         self._taken = 0
+        self._begins: list[int] = []
+        """Where the text of each of `new` begins, if there are stop strings: what those held back was not sent either."""
 
     def push(self, output: Output) -> str:
         """Take what a step did; the text that can be sent now."""
-        ids, piece, reason = output.ids, "", output.finish_reason
+        ids, reason = output.ids, output.finish_reason
         kept = ids
         self.num_tokens += len(ids)
         if reason is not None:
@@ -62,30 +65,25 @@ class Choice:
         if self._keeps and output.logprobs is not None:
             top = output.top or [()] * len(kept)
             self.new += [Entry(*each) for each in zip(kept, output.logprobs, top, strict=False)]
-        if self._shown and not self._shown.keys().isdisjoint(ids):
-            piece = "".join(self._written(each) for each in ids)
-        elif ids:
-            piece = self._detokenizer.push(*ids)
+        piece = self._written(ids)
+        if self._keeps and isinstance(self._detokenizer, StopText):
+            self._begins += [self._detokenizer.length] * (len(kept) - len(ids))
         if reason is not None:
             piece += self._detokenizer.end()
         self.text += piece
-        if self.new and isinstance(self.stop_reason, str):
-            self._trim()
         return piece
 
-    def _trim(self) -> None:
-        """Leave out tokens that begin after the text's end: those of a stop string."""
-        size = len(self.text.encode())
-        begin = sum(len(self._bytes_of(token)) for token in self.ids)
-        while self.new:
-            begin -= len(self._bytes_of(self.new[-1].id))
-            if begin < size:
-                return
-            self.new.pop()
-
-    def _written(self, token: int) -> str:
-        name = self._shown.get(token)
-        return self._detokenizer.push(token) if name is None else self._detokenizer.push(token) + name
+    def _written(self, ids: list[int]) -> str:
+        """The text that can be sent after some more tokens."""
+        if self._keeps and isinstance(self._detokenizer, StopText):
+            piece = ""
+            for token in ids:
+                self._begins.append(self._detokenizer.length)
+                piece += self._detokenizer.push(token) + self._shown.get(token, "")
+            return piece
+        if self._shown and not self._shown.keys().isdisjoint(ids):
+            return "".join(self._detokenizer.push(token) + self._shown.get(token, "") for token in ids)
+        return self._detokenizer.push(*ids) if ids else ""
 
     def take_ids(self) -> list[int]:
         """Tokens that were not sent yet."""
@@ -93,8 +91,12 @@ class Choice:
         return found
 
     def take_entries(self) -> list[Entry]:
-        """Log-probabilities that were not sent yet."""
-        found, self.new = self.new, []
+        """Log-probabilities that were not sent yet, of tokens whose text was; those of a stop string have none."""
+        count, stop_text = len(self.new), self._detokenizer
+        if isinstance(stop_text, StopText) and (self.finish_reason is None or stop_text.met is not None):
+            count = bisect_left(self._begins, stop_text.shown)
+        found = self.new[:count]
+        self.new, self._begins = ([], []) if self.finish_reason else (self.new[count:], self._begins[count:])
         return found
 
 
@@ -118,10 +120,11 @@ class Job:
         self.prompt_logprobs: list[Entry] | None = None
         self.generation: Generation | None = None
 
-    def start(self, context: Context, request: HttpRequest, name: str) -> None:
-        """Ask the engine."""
+    def start(self, context: Context, request: HttpRequest, name: str, *, joins: bool = False) -> None:
+        """Ask the engine. `joins`: for one more prompt of a request."""
         self.generation = context.client.generate(
-            GenerateRequest(id=name, prompt=self.prompt, params=self.sampling.params, cache_salt=request.key_id)
+            GenerateRequest(id=name, prompt=self.prompt, params=self.sampling.params, cache_salt=request.key_id),
+            joins=joins,
         )
 
     def apply(self, output: Output) -> list[tuple[Choice, str]]:
@@ -150,7 +153,7 @@ class Jobs:
         self.context, self.request, self.name, self.jobs = context, request, name, jobs
         request.at_end.append(self.cancel)
         for i, job in enumerate(jobs):
-            job.start(context, request, name if len(jobs) == 1 else f"{name}-{i}")
+            job.start(context, request, name if len(jobs) == 1 else f"{name}-{i}", joins=i > 0)
         self.note()
 
     def note(self) -> None:

@@ -49,6 +49,7 @@ class Completions:
             )
             # Who scores a prompt counts on one log-probability for each of its tokens and each new one.
             jobs.append(Job(context, ids, sampling, first=i * best, text=text, keeps_end=True))
+        large.check_prompts(jobs)
         answer = Answer(self, Jobs(context, request, name, jobs), data, model)
         if data["stream"]:
             return EventStream(answer.jobs.until_closed(answer.events()))

@@ -15,6 +15,8 @@ from anyformer.serve.http.reply import HttpRequest, Reply, Route
 
 BY_TOKEN = "none"
 """The pooling that leaves a vector for each token."""
+NUMBERS = 2**22
+"""The most that one answer with vectors of tokens has."""
 
 
 def routes(context: Context) -> dict[tuple[str, str], Route]:
@@ -83,6 +85,8 @@ class EmbeddingsApi:
         tokens = sum(map(len, rows))
         request.log["prompt_tokens"] = tokens
         pooling = context.facts.pooling
+        if pooling == BY_TOKEN and tokens * context.facts.width > NUMBERS:
+            raise bad_request(f"{where}: {tokens:,} tokens of {context.facts.width:,} numbers each; one answer has {NUMBERS:,} at most: send fewer texts at once", where)  # fmt: skip
         made = await context.client.embed(
             rows, pooling=pooling, normalize=pooling != BY_TOKEN, prompt=self._prompt_tokens()
         )

@@ -16,7 +16,10 @@ from anyformer.serve.http.sse import dumps
 from anyformer.serve.text.logprobs import chat_logprobs
 from anyformer.serve.tool_calls.formats import Call
 
-PARAMS = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens"}
+PARAMS = {
+    "messages": "input", "prompt": "input", "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+}  # fmt: skip
 """Fields of /v1/chat/completions, and what they are called here."""
 
 

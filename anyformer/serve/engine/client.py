@@ -206,14 +206,18 @@ class EngineClient(abc.ABC):
 
     # Requests
 
-    def generate(self, request: GenerateRequest) -> Generation:
-        """Ask for a continuation; raises ApiError 429 where too many wait, and 503 where the engine is gone."""
+    def generate(self, request: GenerateRequest, *, joins: bool = False) -> Generation:
+        """Ask for a continuation; raises ApiError 429 where too many wait, and 503 where the engine is gone.
+
+        `joins`: it belongs to others that were let in just now, and so is let in too. Who asks for several at once would
+        otherwise be in their own way, however often they came again.
+        """
         self._check_alive()
         facts, limits, params = self.facts, self.config.limits, request.params
         n, room = params.get("n") or 1, facts.max_model_len
         new = params.get("max_new_tokens") or max(1, room - len(request.prompt) + 1)
         generation = Generation(self, next(self._numbers), request, n, new)
-        waiting = self._waiting()
+        waiting = [] if joins else self._waiting()
         most = limits.queue_pools * max(room, facts.num_blocks * facts.block_size)
         tokens = sum(each.expected_tokens for each in waiting)
         if len(waiting) >= limits.queue or (waiting and tokens + generation.expected_tokens > most):
