@@ -142,13 +142,18 @@ def translate(argv: list[str]) -> list[str]:
         "date_string": f"{today:%d %b %Y}",
         "datetime": f"{today:%b %d %Y}",
     }
-    made += ["--default-chat-template-kwargs", json.dumps(names)]
+    template = None
     if given.chat_template_file:
-        made += ["--chat-template", given.chat_template_file]
+        template = given.chat_template_file
     elif MODELS[given.hf_repo, given.hf_file] == DECODER:
         named = given.chat_template or "chatml"
         # Theirs puts bos before every prompt, whatever the template says.
-        made += ["--chat-template", scratch("{{ bos_token }}" + TEMPLATES.get(named, named))]
+        template = scratch("{{ bos_token }}" + TEMPLATES.get(named, named))
+    if template is not None:
+        # Ours refuses variables that a template doesn't read.
+        text = Path(template).read_text(encoding="utf-8")
+        read = {name: value for name, value in names.items() if name in text}
+        made += ["--chat-template", template, "--default-chat-template-kwargs", json.dumps(read)]
     return made
 
 

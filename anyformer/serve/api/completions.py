@@ -17,7 +17,6 @@ from anyformer.serve.text.logprobs import Offsets, completion_logprobs, vllm_pro
 
 USUAL = 16
 """New tokens, if a request doesn't say how many."""
-REASONS = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 class Completions:
@@ -199,7 +198,7 @@ def _prompts(given: Any) -> list[Any]:
 
 
 def _reason(choice: Choice, scoring: bool) -> str | None:
-    return "length" if scoring else REASONS.get(choice.finish_reason or "", choice.finish_reason)
+    return "length" if scoring else choice.finish_reason
 
 
 def _joined(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
